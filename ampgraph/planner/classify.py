@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
+from ..core.walk import downstream
 from ..oplists.framework_lists import Listing
 from ..oplists.levels import Level
 from ..oplists.options import Options
@@ -257,7 +258,7 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
         tests = {reader.outputs[0]: reader for reader in readers if reader.kind == form.tests}
         for select in (reader for reader in readers if reader.kind == form.selects):
             test = next((tests[value] for value in select.inputs if value in tests), None)
-            products = list(_products(facts, select.outputs[0])) if test is not None else []
+            products = _products(facts, select.outputs[0]) if test is not None else []
             if test is not None and products:
                 low = options.dtype in form.low
                 together = (select, test) if low else (select,)
@@ -266,14 +267,11 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
                 yield MaskedRows(op, ties, why if low else "")
 
 
-def _products(facts: Facts, value: int) -> Iterator[Op]:
+def _products(facts: Facts, value: int) -> list[Op]:
     """The products that read a value, under whatever shape."""
-    for use in facts.flow.uses[value]:
-        reader = facts.flow.ops[use.op] if use.op != NONE else None
-        if reader is not None and facts.traits.has(reader.role, "scores"):
-            yield reader
-        elif reader is not None and facts.traits.has(reader.role, "reshapes"):
-            yield from _products(facts, reader.outputs[0])
+    scores, reshapes = map(facts.traits.operators, ("scores", "reshapes"))
+    uses = downstream(facts.flow, [value], lambda op: op.outputs[:1] if op.role in reshapes else ())
+    return [op for use in uses if use.op != NONE and (op := facts.flow.ops[use.op]).role in scores]
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:

@@ -18,6 +18,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.low_types import MOST_LOST, numpy_type
 from ..core.plan import JointRounding, WeightEdit, Why
 from ..core.ranges import NEAR
+from ..core.walk import source
 from ..oplists.traits import Trait, Traits
 
 PARAMETERS = range(1, 5)
@@ -178,8 +179,7 @@ class LowStored:
 
     def _is_zero(self, value: int) -> bool:
         """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
-        while value != NONE and (op := self.flow.writer(value)) is not None and self._is(op, "nothing_in_inference"):
-            value = op.inputs[0]
+        value = source(self.flow, value, lambda op: op.inputs[0] if self._is(op, "nothing_in_inference") else NONE)
         stored = value != NONE and self.flow.values[value].weight
         array = self.flow.weights.array(self.flow.values[value]) if stored else None
         return array is not None and not array.any()

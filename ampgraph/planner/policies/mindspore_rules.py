@@ -19,6 +19,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.graph import LOW
 from ...core.low_types import numpy_type
 from ...core.plan import Note
+from ...core.walk import downstream
 from ...oplists.mindspore_lists import load_mindspore_rules
 from ...oplists.options import Options
 from ...oplists.traits import Traits
@@ -366,15 +367,9 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
 
 def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
     """Whether what an operator passes on is read in a cell, through others that only pass it on."""
-    waiting, seen = [op], {op.id}
-    while waiting:
-        for reader in flow.readers(waiting.pop().outputs[0]):
-            if _is_inside(cells[reader.id], home):
-                return True
-            if reader.id not in seen and traits.has(reader.role, "reshapes"):
-                seen.add(reader.id)
-                waiting.append(reader)
-    return False
+    reshapes = traits.operators("reshapes")
+    uses = downstream(flow, op.outputs[:1], lambda reader: reader.outputs[:1] if reader.role in reshapes else ())
+    return any(use.op != NONE and _is_inside(cells[use.op], home) for use in uses)
 
 
 def _is_inside(cells: Cell, home: Cell) -> bool:

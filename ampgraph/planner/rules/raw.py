@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
-from ...core.walk import Crossings, sole_reader, upstream
+from ...core.walk import Crossings, sole_readers, upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs
@@ -110,16 +110,14 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
     """The operators behind ``op`` that move, shift and scale its result, up to the last one that scales it down: a Cast
     behind that costs no more than one before."""
-    flow, traits, chain, end = facts.flow, facts.traits, list[Op](), 0
-    while len(op.outputs) == 1:
-        value = op.outputs[0]
-        reader = sole_reader(flow, value, op.scope)
-        if reader is None or reader.id not in found.ops or not found.values.isdisjoint({*reader.inputs} - {value}):
+    chain, end = list[Op](), 0
+    for value, reader in sole_readers(facts.flow, op, op.scope):
+        if reader.id not in found.ops or not found.values.isdisjoint({*reader.inputs} - {value}):
             break
-        if not any(traits.has(reader.role, trait) for trait in ("affine", "moves", "conversions")):
+        if not any(facts.traits.has(reader.role, trait) for trait in ("affine", "moves", "conversions")):
             break
         chain.append(reader)
-        end, op = len(chain) if _divisor(facts, reader, value) > 1 else end, reader
+        end = len(chain) if _divisor(facts, reader, value) > 1 else end
     return chain[:end]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, HELD, KEPT
+from ...core.walk import reached
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.walk import captured
 from ...oplists.patterns import find_regions
@@ -108,14 +109,12 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
 
 def _computed_from(loss: Value) -> set[Value]:
     """What a loss is computed from by nodes that are pinned to float32; itself too."""
-    found, waiting = {loss}, [loss]
-    while waiting:
-        node = waiting.pop().producer()
-        if node is not None and HELD in node.meta:
-            new = [value for value in _float_values(node) if value not in found]
-            found.update(new)
-            waiting += new
-    return found
+
+    def before(value: Value) -> list[Value]:
+        node = value.producer()
+        return _float_values(node) if node is not None and HELD in node.meta else []
+
+    return set(reached([loss], before))
 
 
 def _bounds_parts(node: ir.Node) -> bool:
