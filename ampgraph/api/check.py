@@ -111,8 +111,7 @@ def resolved(checking: Checking) -> Checking:
 
 
 def _address(metric: str | Function | None) -> str | None:
-    """The place (module:function) of a metric by which another process finds it. Raises AmpError AMP312 where it has
-    none."""
+    """Check in its child: the place (module:function) by which it finds the metric. AmpError AMP312 without one."""
     if metric is None:
         return None
     metric_of(metric)
@@ -124,7 +123,7 @@ def _address(metric: str | Function | None) -> str | None:
 
 
 def mode_of(done: Conversion) -> str:
-    """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
+    """How `convert` checks a result, empty where it does not: nothing is lowered or written, or nobody wants it."""
     mode, decisions = done.job.checking.mode or "", done.plan.decisions
     if mode == "off" or done.job.dry_run:
         return ""
@@ -135,7 +134,8 @@ def mode_of(done: Conversion) -> str:
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict "not checked" for a result that cannot be checked, or not within ``memory`` bytes; else None."""
+    """The verdict "not checked" that `convert` gives what cannot be checked within ``memory`` bytes, or at all; else
+    None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")
@@ -151,7 +151,7 @@ def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
 
 
 class Replayed:
-    """An iterable that can be read once, with its first samples kept for the check behind the measuring."""
+    """The data of `convert` that can be read once, with its first samples kept for the check behind the measuring."""
 
     def __init__(self, source: Iterable[Feeds]) -> None:
         self.source = source
@@ -165,8 +165,8 @@ class Replayed:
 
 
 def again(measuring: Measuring, often: bool) -> Measuring:
-    """The measuring with data that the check of the result can read again: an iterator becomes a list where repairs
-    read it ``often``, or keeps its first samples."""
+    """For `convert`: the measuring with data that the check of the result can read again: an iterator becomes a list
+    where repairs read it ``often``, or keeps its first samples."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -243,7 +243,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples of the check as a file that a child process can read; an iterable is written to one first."""
+    """Check in its child: the samples as a file that it can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return
@@ -255,7 +255,7 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def by_lists(done: Conversion, progress: Progress) -> Conversion:
-    """The conversion that no measured range steers, if it meets the tolerance that the steered one misses."""
+    """For `convert` with a check: the conversion without measured ranges, if only that meets the tolerance."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
         return done
@@ -273,8 +273,8 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
-    """The first of some conversions that is right and has something low; else the model as it is, which is no repair,
-    where only that is right; else what is given."""
+    """For `convert --repair`: the first of some conversions that is right and has something low; else the model as it
+    is, which is no repair, where only that is right; else what is given."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
@@ -296,8 +296,8 @@ def repaired(missed: Conversion, progress: Progress) -> Conversion:
 
 
 def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion done again by ranges measured on the samples on which it missed the tolerance; None where it had
-    ranges already."""
+    """For `convert --repair`: the conversion by ranges measured on the samples on which it missed; None where it had
+    some."""
     if job.recipe.ranges is not None or job.measuring.given():
         return None
     done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
@@ -306,12 +306,13 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion done again with the patterns that the check has found and tried; None where there are none."""
+    """For `convert --repair`: the conversion with the patterns that the check has found and tried; None where there are
+    none."""
     return _holding(job, missed.mended_by, progress) if missed.mended_by else None
 
 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
+    """For `convert --repair`: the conversion with what `tune` finds; None where it takes too long, or finds nothing."""
     from .tune import tune
 
     count, limit = missed.samples, missed.tolerance or 0.0
@@ -333,7 +334,7 @@ def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Convers
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with the verdict of its check, in which ``held`` names what was pinned; without one where nothing
-    is low any more."""
+    """For `convert --repair`: the conversion with the verdict of its check, in which ``held`` names what was pinned;
+    without one where nothing is low any more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

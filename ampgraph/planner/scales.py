@@ -93,7 +93,7 @@ def _rounded(number: float, dtype: str) -> float:
 
 
 def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """The kind of product that an operator can be scaled with, empty for none.
+    """Numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
 
     That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
     operand that is scaled.
@@ -106,7 +106,7 @@ def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
 
 
 def _made_by(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """The kind of the product that makes ``data``, where this operator alone reads it; empty for none."""
+    """Numbers that scale a product: the kind of the one that makes ``data``, if only this operator reads it, or ""."""
     writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
     return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""

@@ -24,6 +24,7 @@ from ampgraph.planner.cut import INFINITE, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
+from ampgraph.planner.promotions import op_bytes
 from ampgraph.planner.resolve import resolve
 from effort import assert_linear
 from onnx_text import parse
@@ -236,6 +237,18 @@ def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str,
     fused = {op.id for op in flow.ops if op.role == "Log"}
     task = CutTask(flow, task.options, replace(task.decisions, sides=sides), fused=fused)
     assert unit_of["q"] in Undecided(task).float32_units()
+
+
+def test_a_body_writes_at_each_turn_and_reads_its_weights_once() -> None:
+    text = """g (float[4,8] x, int64 n) => (float[4,4] y, float[4,4] z) { y = MatMul (x, w)
+        z = Loop (n, , y) <body = b (int64 i, bool c, float[4,4] h) => (bool d, float[4,4] k) {
+            d = Identity (c)  k = Add (h, v) }> }"""
+    stored = {"w": np.ones((8, 4), np.float32), "v": np.ones((1, 4), np.float32)}
+    task = judged(parse(text, stored, opset=17), "O2")
+    times = max(scope.times for scope in task.flow.scopes)
+    for weights, product, added in ((True, 64 + 128, 64 * times + 16), (False, 64, 64 * times)):
+        found = {op.kind: op_bytes(task.flow, task.costs, op, weights) for op in task.flow.ops}
+        assert times > 1 and (found["MatMul"], found["Add"]) == (product, added)
 
 
 def blocks(count: int, block: str) -> CutTask:

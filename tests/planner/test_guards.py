@@ -66,6 +66,36 @@ def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pyte
     assert agree(case, reference, result) != ""
 
 
+def test_whole_numbers_that_add_up_exactly_stay_low() -> None:
+    """Of a binarised network only what makes its first signs, and scales its sums, is float32."""
+    rng = np.random.default_rng(0)
+    known = {name: np.sign(rng.standard_normal((64, 64))).astype(np.float32) for name in "wv"}
+    model = parse(
+        """g (float[1,64] x) => (float[1,64] y) {
+            h = MatMul (x, w)  s = Sign (h)  k = MatMul (s, v)  m = Mul (k, scale)  t = Sign (m)
+            y = MatMul (t, w) }""",
+        known={**known, "scale": rng.standard_normal(64).astype(np.float32)},
+    )
+    found = converted(model, "O2")
+    assert [dtype_of(found, "MatMul", number) for number in range(3)] == ["f32", "f16", "f16"]
+    assert [dtype_of(found, kind) for kind in ("Mul", "Sign")] == ["f32", "f32"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Sign (h)  b = Abs (h)  r = Sqrt (b)  z = Mul (s, r)",  # which is zero where the sign turns
+        "c = Greater (h, zero)  l = Mul (h, tenth)  z = Where (c, h, l)",
+        "c = Greater (h, zero)  z = Where (c, h, zero)",
+        "c = Greater (x, zero)  m = Where (c, zero, lowest)  a = Add (h, m)  z = Softmax (a)",
+    ],
+)
+def test_what_does_not_jump_is_no_threshold(body: str) -> None:
+    known = {"w": np.eye(8, dtype=np.float32), "zero": np.float32(0), "tenth": np.float32(0.1)}
+    text = f"g (float[1,8] x) => (float[1,8] y) {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}"
+    assert "threshold" not in topics(ampgraph.plan(parse(text, known={**known, "lowest": np.float32(-1e4)})))
+
+
 def test_of_two_findings_the_first_counts() -> None:
     first, later = Why("first", "found first"), Why("later", "found later")
     one, both_units = {1: first}, {1: later, 2: later}

@@ -506,3 +506,30 @@ def test_what_rounding_takes_is_given_to_stored_operands(body: str) -> None:
             made = run_strict(ampgraph.convert(given, "O1", target=target), feed)["y"]
             errors[target] += float(np.linalg.norm(made - run_strict(given, feed)["y"]))
     assert errors["cuda"] <= 1.05 * errors["tensorrt"]  # as many roundings, others
+
+
+# The weights of a convolution's channel keep their sum: an even part of a picture is not shifted.
+
+
+def test_an_even_picture_is_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    known = {"w": random.normal(0, 0.1, (16, 16, 3, 3)).astype(np.float32)}
+    text = "g (float[1,16,32,32] x) => (float[1,16,30,30] y) { y = Conv (x, w) }"
+    feeds = {"x": random.integers(120, 136, (1, 16, 32, 32)).astype(np.float32)}
+
+    def shift() -> float:
+        want, found = (y["y"].astype(np.float64) for y in float32_and_low(parse(text, known), feeds, "O2"))
+        return float(np.linalg.norm((found - want).mean((0, 2, 3))) / np.linalg.norm(want.mean((0, 2, 3))))
+
+    together = shift()
+    monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
+    assert shift() > 3 * together
+
+
+def test_low_weights_and_shared_ones_are_not_rounded_together() -> None:
+    w = np.random.default_rng(6).normal(0, 0.1, (4, 4, 3, 3)).astype(np.float32)
+    one = "g (float[1,4,8,8] x) => (float[1,4,6,6] y) { y = Conv (x, w) }"
+    two = "g (float[1,4,8,8] x) => (float[1,4,4,4] y) { h = Conv (x, w)  y = Conv (h, w) }"
+    cases = [(one, w, 1), (one, w.astype(np.float16).astype(np.float32), 0), (two, w, 0)]
+    for text, weights, count in cases:
+        assert len(ampgraph.plan(parse(text, {"w": weights})).together or []) == count

@@ -144,7 +144,7 @@ def own_data(path: Path) -> set[str]:
 
 
 def free_name(path: Path, own: Collection[str], read: Collection[str], given: Collection[str] = ()) -> str:
-    """The name for the data of a model at ``path``: ``model.onnx.data``, with a number where that is somebody else's.
+    """The name for the data file of an ONNX model at ``path``: ``model.onnx.data``, with a number if it is taken.
 
     ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written; ``given``: names of
     the data that the model came with: ``model.onnx_data`` where those end so, by which transformers.js finds it."""

@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """The extent of numbers that come piece by piece."""
+        """The facts of a stored tensor's numbers, which come piece by piece."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -246,6 +246,7 @@ def _clipped(values: Values, op: Op) -> Interval:
 DERIVATIONS = (
     Derivation(("shapes",), lambda traits, op: (), lambda values, op: UNKNOWN),
     Derivation(("within_two",), lambda traits, op: (), lambda values, op: _within(2.0)),
+    Derivation(("signs",), lambda traits, op: (), lambda values, op: Interval(-1.0, 1.0, True)),
     Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
     Derivation(("fills",), lambda traits, op: (), lambda values, op: _of_array(fill(values.flow, op))),
     Derivation(("cancels",), lambda traits, op: op.inputs, _sum_interval),
@@ -315,7 +316,7 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
 
 
 def fill(flow: Dataflow, op: Op) -> Array:
-    """The number that an operator fills with."""
+    """For facts: the number that an operator fills with."""
     given = flow.attribute(op, "value")
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 

@@ -130,5 +130,5 @@ def rule_of(node: ir.Node) -> GradientRule | None:
 
 
 def kinds() -> Iterator[str]:
-    """All operators with a rule by which something flows back, sorted."""
+    """All operators with a gradient rule by which something flows back, sorted."""
     yield from sorted(kind for kind, rule in _RULES.items() if rule.constant is not ALL)

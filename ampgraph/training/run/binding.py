@@ -350,8 +350,9 @@ class CapturedBinding(Binding):
 
 
 def with_cuda_options(providers: Sequence[str], **more: str) -> list[object]:
-    """The providers, CUDA with an arena that grows by what is asked for: its default doubles, which held a quarter more
-    of a step that took 5.8 GB, in the same time (benchmarks/gpu.md). ``more``: other options of CUDA."""
+    """The providers of a training step, CUDA with an arena that grows by what is asked for: its default doubles, which
+    held a quarter more of a step that took 5.8 GB, in the same time (benchmarks/gpu.md). ``more``: other options of
+    CUDA."""
     options = {"arena_extend_strategy": "kSameAsRequested", **more}
     return [(name, options) if name == "CUDAExecutionProvider" else name for name in providers]
 
@@ -394,7 +395,7 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
 
 
 def _upload_error(error: Exception, device: str, size: int) -> AmpError:
-    """AMP504 for a state of ``size`` bytes that the runtime did not take."""
+    """AMP504 for a training state of ``size`` bytes that the runtime did not take."""
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
         return NoMemory(message, hint="free memory there, or --device cpu")
@@ -402,12 +403,12 @@ def _upload_error(error: Exception, device: str, size: int) -> AmpError:
 
 
 def of_runtime(error: BaseException) -> bool:
-    """Whether ONNX Runtime raised an error, and no signal."""
+    """Where a training step stops: whether ONNX Runtime raised the error, and no signal."""
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 
 def stopped(error: Exception, device: str, torn: bool) -> AmpError:
-    """AMP504 for a step that the runtime stopped. ``torn``: part of the state was written, and cannot be read."""
+    """AMP504 for a training step that the runtime stopped. ``torn``: part of the state was written, unreadable."""
     if out_of_memory(error):
         return NoMemory(f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""

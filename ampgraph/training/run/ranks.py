@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that prints, writes and saves."""
+        """Whether this process of a training is the one that prints, writes and saves."""
         return self.rank == 0
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -62,7 +62,7 @@ def launched() -> tuple[int, int]:
 
 
 def threads_of_rank(threads: int) -> int:
-    """How many threads a rank takes on the CPU where nothing is said (0): its part of the machine's."""
+    """How many threads a rank of a training takes on the CPU where nothing is said (0): its part of the machine's."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "1")
     if threads or not local.isdigit() or int(local) < 2:
         return threads
@@ -88,7 +88,7 @@ class TorchGroup(Ranks):
         self._finish()
 
     def sum_numbers(self, *numbers: float) -> list[float]:
-        """Numbers, each summed over all ranks. Raises AmpError AMP509."""
+        """Numbers, each summed over all ranks of a training. AmpError AMP509."""
         tensor = _torch_distributed().tensor(
             [float(number) for number in numbers], dtype=_torch_distributed().float64, device=self.memory
         )

@@ -111,7 +111,8 @@ def _vector_to_tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[i
 
 
 def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """From which to before which are matrices of one width, so many that a node for all of them pays."""
+    """Parameters side by side: from which to before which are matrices of one width, so many that a node for all of
+    them pays."""
     place = 0
     for width, alike in groupby(shapes, key=lambda shape: shape[1] if len(shape) == 2 else None):
         found = list(alike)
@@ -151,7 +152,7 @@ def _row_width(values: Sequence[Value]) -> int:
 
 
 def _as_rows(b: Builder, value: Value, width: int) -> Value:
-    """A tensor as rows, not through the view that made it."""
+    """Parameters side by side: a tensor as rows, not through the view that made it."""
     if dims(value)[1:] == (width,):
         return value
     view, maker = _private_view(value), value.producer()
