@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.dataflow import FLOAT32, NONE, Op, Ties
 from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
-from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, Ties, describe
+from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
 from ..regions import Regions
 from .rule import Findings, Ruling, Sight, runs
