@@ -250,5 +250,5 @@ def _sources(facts: Facts, value: int) -> Iterator[int]:
     for before in facts.crossings.before.get(value, ()):
         if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
             yield from _sources(facts, before)
-    if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
+    if writer is not None and writer.role in facts.traits.operators("casts", "nothing_in_inference"):
         yield from _sources(facts, writer.inputs[0])

@@ -124,7 +124,7 @@ def scores_before(known: Known, softmax: Op) -> list[Op]:
     """Of an attention that a target fuses: the products of two operands whose results, shifted, scaled, masked and
     moved, a Softmax reads."""
     traits = known.traits
-    added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
+    added, moved = traits.operators("additions", "scalings"), traits.operators("reshapes")
 
     def further(op: Op) -> list[int]:
         if op.role in added or op.role in moved:

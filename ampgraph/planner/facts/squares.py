@@ -27,7 +27,7 @@ class Squares:
     @cached_property
     def of_op(self) -> Mapping[int, int]:
         """Operator that squares -> the value that it squares."""
-        may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
+        may = self.traits.operators(*SQUARING)
         squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
 

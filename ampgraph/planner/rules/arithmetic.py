@@ -197,9 +197,9 @@ def _passes_on(facts: Facts, op: Op) -> bool:
     """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
     high enough."""
     flow, traits = facts.flow, facts.traits
-    if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
+    if op.role in traits.operators("moves", "joins", "conversions", "nothing_in_inference"):
         return True
-    if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
+    if op.role not in traits.operators("bounds", "extremes", "cancels"):
         return False
     stored = [v for v in op.inputs[:2] if v != NONE and flow.values[v].weight]
     floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")

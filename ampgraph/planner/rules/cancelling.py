@@ -43,7 +43,7 @@ class Cancelling:
         facts = self.facts = sight.facts
         self.regions = sight.regions
         self.flow, self.traits = facts.flow, facts.traits
-        self.keeping = self.traits.operators("reshapes") | self.traits.operators("conversions")
+        self.keeping = self.traits.operators("reshapes", "conversions")
         self.squares = {op: v for op, v in facts.squares.items() if self._is_free(op)}
 
     def behind(self, op: Op) -> list[Op]:
@@ -200,7 +200,7 @@ class Cancelling:
 
     def _has(self, op: Op, *traits: Trait) -> bool:
         """Whether the operator has one of the traits."""
-        return any(self.traits.has(op.role, trait) for trait in traits)
+        return op.role in self.traits.operators(*traits)
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator has a type to decide, and is part of no norm."""

@@ -67,7 +67,7 @@ def _is_taken(facts: Facts, op: Op) -> bool:
 def _behind_cast(facts: Facts, op: Op) -> Iterator[Hold]:
     """Holds what computes the data of a float32 operator that fails behind a Cast, with what moves it there."""
     traits = facts.traits
-    moves = traits.operators("moves") | traits.operators("nothing_in_inference")
+    moves = traits.operators("moves", "nothing_in_inference")
 
     def further(op: Op) -> list[int]:
         joined = [v for place, v in enumerate(op.inputs) if traits.at(op.role, "joins", place)]
