@@ -373,7 +373,7 @@ def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
     groups: dict[str, list[Rewrite]] = {}
     for one in plan.rewrites:
         groups.setdefault(one.what, []).append(one)
-    return tuple(Rewritten(same[0].name, what, len(same), same[0].counted(len(same))) for what, same in groups.items())
+    return tuple(Rewritten(same[0].name, what, len(same), same[0].summed(len(same))) for what, same in groups.items())
 
 
 def _quantized(made: Choices, lists: OpLists) -> Choices:

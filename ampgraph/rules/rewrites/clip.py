@@ -9,7 +9,6 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.shown import plural
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
@@ -26,12 +25,9 @@ class MaxAndMin(RewriteRule):
     source: str
 
     names = ("clip",)
+    counted = ("node", "written as {} each")
     reading = ("source",)
     writes = "Max and Min"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'node')} written as {self.writes} each"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:

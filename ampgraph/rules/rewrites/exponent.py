@@ -44,9 +44,9 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
-        return f"{self.counted(1)} ({self.name})"
+        return f"{self.summed(1)} ({self.name})"
 
-    def counted(self, count: int) -> str:
+    def summed(self, count: int) -> str:
         """What a summary says of such a group, which has a reason of its own."""
         return f"{plural(len(self.exponents), 'value')} scaled by powers of two, as {self.reason}"
 

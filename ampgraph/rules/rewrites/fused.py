@@ -11,7 +11,6 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.pass_ import foreign
 from ...core.selection import touched
-from ...core.shown import plural
 from ...oplists.patterns import Region
 from ..fusions import Inside, fused_regions, is_closed, is_split, whole
 from ..known import Known
@@ -30,16 +29,13 @@ class Half(RewriteRule):
     last: bool
 
     names = ("half",)
+    counted = ("GELU", "rewritten to multiply by 0.5 last" + ONE_KERNEL)
     reading = ("of_inner", "of_outer")
     rewires = exchanges = True
 
     @property
     def writes(self) -> str:
         return f"x * y, halved {'last' if self.last else 'first'}"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'GELU')} rewritten to multiply by 0.5 last{ONE_KERNEL}"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Half]:
@@ -105,12 +101,9 @@ class Quotient(RewriteRule):
     divisor: str
 
     names = ("quotient",)
+    counted = ("group", RewriteRule.counted[1] + ONE_KERNEL)
     reading = ("data", "divisor")
     writes = "Div"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return super().counted(count) + ONE_KERNEL
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Quotient]:
@@ -207,13 +200,10 @@ class GeluOfSquares(RewriteRule):
     half: str
 
     names = ("squares",)
+    counted = ("group", RewriteRule.counted[1] + ONE_KERNEL)
     reading = ("source", "cubic", "factor", "one", "half")
     writes = "Gelu by tanh, of squares"
     rewires = True
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return super().counted(count) + ONE_KERNEL
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import LOW, NodeEditor
-from ...core.shown import plural
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
@@ -20,11 +19,8 @@ class IdleCast(Idle):
     """The first one's operand ``source`` is read instead, by the others as well, which cast back behind moves."""
 
     names = ("cast",)
+    counted = ("redundant Cast", "of the file removed")
     writes = "Cast"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'redundant Cast')} of the file removed"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdleCast]:
@@ -111,11 +107,8 @@ class IdlePad(Idle):
     """``source`` is read instead."""
 
     names = ("pad",)
+    counted = ("Pad", "of the file that added nothing removed")
     writes = "Pad"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'Pad')} of the file that added nothing removed"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdlePad]:

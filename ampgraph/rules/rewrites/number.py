@@ -11,7 +11,6 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.shown import plural
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
@@ -29,11 +28,8 @@ class StoredNumber(RewriteRule):
     number: float
 
     names = ("number",)
+    counted = ("constant expression", "folded")
     writes = "Constant"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'constant expression')} folded"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredNumber]:

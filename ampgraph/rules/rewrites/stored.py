@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.shown import plural
 from ...core.walk import passed, source
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
@@ -20,11 +19,8 @@ class StoredMoves(Idle):
     """Nodes that reshape and transpose ``source``, which nobody else reads, up to what is added."""
 
     names = ("stored",)
+    counted = ("stored tensor", "stored as added to scores, no moves between")
     writes = "stored tensor"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredMoves]:

@@ -14,7 +14,6 @@ from string import ascii_lowercase
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.shown import plural
 from ...core.walk import sole_readers
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
@@ -31,12 +30,9 @@ class TransposeLast(RewriteRule):
     source: str
 
     names = ("transpose",)
+    counted = ("node", "written as {} each")
     reading = ("source",)
     writes = "product and Transpose"
-
-    def counted(self, count: int) -> str:
-        """What a summary says of so many of them."""
-        return f"{plural(count, 'node')} written as {self.writes} each"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
