@@ -3,7 +3,7 @@
 Everything is found where the product keeps it: rewrites and rules in their registries, traits and patterns in op_lists,
 thresholds as numbers at the top of the planner's modules; parts of rules alone are listed here. `Seen` records what a
 plan asks, so that a switch is tried only where it may matter: a trait that answered yes, a pattern that matched, a line
-that reads a threshold.
+that reads a threshold, a rule, part or rewrite that found something.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ampgraph.core.patterns import Pattern
 from ampgraph.oplists import pattern_files, patterns, rewrites
 from ampgraph.oplists import traits as trait_files
 from ampgraph.oplists.files import ListFile, own_file, read_file
+from ampgraph.planner import steps
 from ampgraph.planner.facts import values
 from ampgraph.planner.order import RULES
 from ampgraph.planner.rules.rule import Findings
@@ -64,22 +65,26 @@ SETTINGS: Mapping[str, Callable[[float], float]] = {
 
 @dataclass
 class Seen:
-    """What a plan asked: traits that answered yes, patterns that matched by their number, thresholds that were read."""
+    """What a plan asked: traits that answered yes, patterns that matched by their number, thresholds that were read;
+    rules, parts and rewrites that found something."""
 
     traits: set[Pair] = field(default_factory=set)
     patterns: set[int] = field(default_factory=set)
     thresholds: set[str] = field(default_factory=set)
     rules: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    rewrites: set[str] = field(default_factory=set)
 
     def to_dict(self) -> dict[str, list[Any]]:
         pairs = sorted(f"{trait} {role}" for trait, role in self.traits)
-        return {"traits": pairs, "patterns": sorted(self.patterns), "thresholds": sorted(self.thresholds),
-                "rules": sorted(self.rules)}  # fmt: skip
+        named = {name: sorted(getattr(self, name)) for name in ("thresholds", "rules", "parts", "rewrites")}
+        return {"traits": pairs, "patterns": sorted(self.patterns), **named}
 
     @staticmethod
     def of(data: Mapping[str, Sequence[Any]]) -> Seen:
         pairs = (text.split(" ", 1) for text in data["traits"])
-        return Seen({(a, b) for a, b in pairs}, set(data["patterns"]), set(data["thresholds"]), set(data["rules"]))
+        named = (set(data[name]) for name in ("thresholds", "rules", "parts", "rewrites"))
+        return Seen({(a, b) for a, b in pairs}, set(data["patterns"]), *named)
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,10 @@ def switches() -> list[Switch]:
     return [*_rules(), *_parts(), *_rewrites(), *_patterns(), *_traits(), *_trait_rows(), *_thresholds()]
 
 
-def _always(seen: Seen) -> bool:
-    return True
-
-
 # -- rules and rewrites -----------------------------------------------------------------------------------------------
 
 
-_found: set[str] = set()
+_found: dict[str, set[str]] = {"rules": set(), "parts": set(), "rewrites": set()}
 
 
 def _rules() -> Iterator[Switch]:
@@ -204,11 +205,37 @@ PARTS: Mapping[str, object] = {
 def _parts() -> Iterator[Switch]:
     """A part of a rule or a fact, everywhere that it is called from; and each derivation of intervals."""
     for place, nothing in PARTS.items():
-        yield Switch("part", place, _always, lambda place=place, nothing=nothing: _finding(place, nothing))
+        yield _part(place, lambda place=place, nothing=nothing: _finding(place, nothing))
     for number, derivation in enumerate(values.DERIVATIONS):
         left = (*values.DERIVATIONS[:number], *values.DERIVATIONS[number + 1 :])
-        name = f"facts.values.DERIVATIONS of {', '.join(derivation.traits)}"
-        yield Switch("part", name, _always, lambda left=left: _replaced(values, "DERIVATIONS", left))
+        yield _part(_named(derivation), lambda left=left: _replaced(values, "DERIVATIONS", left))
+
+
+def _part(name: str, off: Callable[[], contextlib.AbstractContextManager[None]]) -> Switch:
+    return Switch("part", name, lambda seen: name in seen.parts, off)
+
+
+def _named(derivation: values.Derivation) -> str:
+    return f"facts.values.DERIVATIONS of {', '.join(derivation.traits)}"
+
+
+def _watch_parts() -> None:
+    """Keeps the names of parts and of derivations that find something."""
+    for place, nothing in PARTS.items():
+        owner, name, is_class = owner_of(place)
+        found = getattr(owner, name)
+        watched = _watched("parts", place, found, nothing)
+        for one in [owner] if is_class else [m for m in _modules() if vars(m).get(name) is found]:
+            setattr(one, name, watched)
+    derive = values.Values._found
+
+    def derived(self: values.Values, value: int) -> values.Interval:
+        result, op = derive(self, value), self.flow.writer(value)
+        if op is not None and op.role in self._rules and (result[:3] != values.UNKNOWN[:3] or result.row is not None):
+            _found["parts"].add(_named(self._rules[op.role]))
+        return result
+
+    values.Values._found = derived  # type: ignore[method-assign]
 
 
 def owner_of(place: str) -> tuple[Any, str, bool]:
@@ -239,15 +266,24 @@ def _watch_rules() -> None:
     for rule in RULES:
         for action in ("look", "run"):
             if getattr(rule, action) is not None:
-                object.__setattr__(rule, action, _watched(rule.name, getattr(rule, action)))
+                object.__setattr__(rule, action, _watched("rules", rule.name, getattr(rule, action), None))
 
 
-def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*given: Any) -> Any:
-        result = act(*given)
-        found = any(vars(result).values()) if isinstance(result, Findings) else result is not None
+def _watched(sort: str, name: str, act: Callable[..., Any], nothing: object) -> Callable[..., Any]:
+    """A function that keeps ``name`` where it gives another result than ``nothing``, which stands for all that is
+    empty if it is so."""
+
+    def watched(*given: Any, **named: Any) -> Any:
+        result = act(*given, **named)
+        result = list(result) if isinstance(result, types.GeneratorType) else result
+        if isinstance(result, Findings):
+            found = any(vars(result).values())
+        elif nothing is None:
+            found = result is not None
+        else:
+            found = result != nothing if nothing else bool(result)
         if found:
-            _found.add(name)
+            _found[sort].add(name)
         return result
 
     return watched
@@ -255,7 +291,28 @@ def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rewrites() -> Iterator[Switch]:
     for name in rewrites.rewrite_names():
-        yield Switch("rewrite", name, _always, recipe={"rewrite": (f"no-{name}",)})
+        yield _rewrite(name)
+
+
+def _rewrite(name: str) -> Switch:
+    """What is found by no class may matter to every plan."""
+    matters = (lambda seen: name in seen.rewrites) if steps.ordered([name]) else (lambda seen: True)
+    return Switch("rewrite", name, matters, recipe={"rewrite": (f"{rewrites.WITHOUT}{name}",)})
+
+
+def _watch_rewrites() -> None:
+    """Keeps the names of the rewrites that are found."""
+    for kind in steps.ordered(rewrites.rewrite_names()):
+        kind.find = _watched_find(kind.find)
+
+
+def _watched_find(find: Callable[..., Iterator[Any]]) -> Callable[..., list[Any]]:
+    def watched(known: Any) -> list[Any]:
+        found = list(find(known))
+        _found["rewrites"].update(one.name for one in found)
+        return found
+
+    return watched
 
 
 # -- traits -----------------------------------------------------------------------------------------------------------
@@ -555,7 +612,7 @@ def recorded(lines: bool = True) -> Iterator[Seen]:
             seen.thresholds.update(readers.get((frame.f_code.co_filename, frame.f_lineno), ()))
         return line
 
-    for told in (_asked, _matched, _found):
+    for told in (_asked, _matched, *_found.values()):
         told.clear()
     if lines:
         sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename in files else None)
@@ -563,7 +620,7 @@ def recorded(lines: bool = True) -> Iterator[Seen]:
         yield seen
     finally:
         sys.settrace(None)
-    seen.traits, seen.rules = set(_asked), set(_found)
+    seen.traits, (seen.rules, seen.parts, seen.rewrites) = set(_asked), map(set, _found.values())
     seen.patterns = {_numbers()[known] for known in _matched if known in _numbers()}
 
 
@@ -571,5 +628,7 @@ def watch() -> None:
     """Replaces what is to be watched and switched off, once in a process and before any plan."""
     _watch_traits()
     _watch_rules()
+    _watch_parts()
+    _watch_rewrites()
     _watch_patterns()
     _drop_patterns()

@@ -137,8 +137,8 @@ class _TimedModel:
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
-        """Runs a model of `bench` once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread,
-        else elapsed ones."""
+        """Runs a model of `bench` once; its time counts if ``kept`` (no warm-up): CPU seconds on one thread, else
+        elapsed."""
         if self.session is None:
             return
         wall, cpu = self.session.time()

@@ -77,8 +77,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
-    """The conversion with its verdict, repaired where that is asked for. An interrupt keeps the file as it is, unless
-    ``mode`` requires more of it."""
+    """For `convert` with a check: the conversion with its verdict, repaired where that is asked for. An interrupt keeps
+    the file as it is, unless ``mode`` requires more of it."""
     try:
         done = by_lists(replace(done, verdict=trial(done, progress)), progress)
         if done.job.checking.repair and done.job.plan is None:
@@ -134,8 +134,7 @@ def mode_of(done: Conversion) -> str:
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict "not checked" that `convert` gives what cannot be checked within ``memory`` bytes, or at all; else
-    None."""
+    """The verdict "not checked" of `convert` for what ``memory`` bytes or the runtimes here do not allow; else None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")
@@ -177,7 +176,7 @@ def again(measuring: Measuring, often: bool) -> Measuring:
 
 
 def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
-    """Checks a result by a file that is removed afterwards; None where there is nothing to check."""
+    """For `convert` with a check: checks a result by a file that is removed again; None where nothing is to check."""
     if not mode_of(done):
         return None
     folder = None if done.output is None else done.output.parent
@@ -205,7 +204,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
-    """What the child is asked: to run two files on a few samples, the user's or generated ones."""
+    """What the child that checks is asked: to run two files on a few samples, the user's or generated ones."""
     from .check_run import Request
 
     checking, samples = done.job.checking, done.job.measuring.samples

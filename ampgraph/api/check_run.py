@@ -181,8 +181,7 @@ class CheckRun:
             self._try_stream()
 
     def _doubted(self) -> bool:
-        """Adds further doubts to the check's verdict; False where the model draws random numbers: nothing is known
-        then."""
+        """Adds further doubts to the check's verdict; False where the model draws random numbers: nothing is known."""
         known, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and known and "float16" in self.pair.low:
             self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
@@ -330,7 +329,7 @@ FAR = 16  # times: no more samples than the fewest
 
 
 def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
-    """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
+    """Check of a conversion: the low value closest to the end of float16, which real inputs may pass; else empty.
 
     ``seconds``: when to begin with no sample more. Negative numbers count where a
     product makes them: elsewhere masks are large ones.
@@ -354,8 +353,8 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """Check of a conversion, by name: float16 values (an output is known by what a Cast makes of one), and whether a
-    product makes them."""
+    """Check of a conversion: float16 values by name (an output: what a Cast makes of one); whether a product makes
+    them."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

@@ -76,8 +76,7 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """For another converter's function: the model with its external weights in memory. AmpError for a file that is
-    none."""
+    """For another converter's function: the model with its external weights in memory. Raises AmpError for no model."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))

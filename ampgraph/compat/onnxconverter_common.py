@@ -136,8 +136,7 @@ def _accepted(
     model: onnx.ModelProto, feed: Mapping[str, Array], validate: Validate | None,
     limits: tuple[float, float] | None, keep: bool,
 ) -> onnx.ModelProto:  # fmt: skip
-    """For another converter's function: the first result that is accepted; ``limits``: rtol and atol. Raises
-    NotConverted."""
+    """For another converter's function: the first result accepted; ``limits``: rtol and atol. Raises NotConverted."""
     rtol, atol = limits or (1e-2, 1e-3)
 
     def beyond(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:

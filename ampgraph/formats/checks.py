@@ -63,8 +63,7 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or more elements than
-    a tensor can have."""
+    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or too many."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1

@@ -133,7 +133,6 @@ def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """Rounding of stored tensors: casts ``part`` by numpy to the type of ``place``, and fills that; overflow gives inf
-    without a warning."""
+    """Rounding of stored tensors: fills ``place`` with ``part`` cast by numpy to its type; inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

@@ -137,8 +137,7 @@ def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: t
 
 
 def _scores_output(outputs: Mapping[str, Port]) -> str:
-    """In decoding step by step: the output that tokens are sampled from: called logits, else the first of scores, else
-    tokens themselves."""
+    """In decoding step by step: the output that tokens are sampled from: called logits, else scores, else tokens."""
     floats = [name for name, port in outputs.items() if port.dtype in FLOATS and len(port.shape) in (2, 3)]
     whole = [name for name, port in outputs.items() if port.dtype in ("int32", "int64") and 1 <= len(port.shape) <= 2]
     return next((name for name in floats if "logit" in name.lower()), next(iter([*floats, *whole]), ""))

@@ -29,8 +29,7 @@ def reads_of(flow: Dataflow) -> dict[int, list[int]]:
 
 
 def _outermost(flow: Dataflow, op: Op) -> int:
-    """For runs that show values: the operator of the main graph that holds this one in a body, at any depth; itself in
-    the main graph."""
+    """For runs that show values: the operator of the main graph that holds this one, at any depth; itself there."""
     while op.scope != 0:
         op = flow.ops[flow.scopes[op.scope].op]
     return op.id

@@ -115,8 +115,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """A target's table: whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of
-    them."""
+    """A target's table: whether an attribute's value is in ``fine``: not set, a word in any case, a list of them."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine
@@ -232,6 +231,8 @@ class Kernels:
     """By its Softmax."""
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
+    low_inside: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Operator -> what its kernel computes in the low type inside, though the products of this target do not."""
     fused_sums: bool = False
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
     stepwise: frozenset[str] = frozenset()

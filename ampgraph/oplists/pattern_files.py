@@ -97,7 +97,7 @@ def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
 
 
 def _read_function(file: ListFile, name: str, text: str) -> Function:
-    """A function of one value, from its text."""
+    """A function of one value in a file of patterns, from its text."""
     parameters, outputs, nodes = _parsed_function(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")

@@ -69,7 +69,7 @@ class CutProblem(ABC):
 
     @abstractmethod
     def net(self, number: int) -> Net | None:
-        """A net; None where it costs nothing whatever is decided."""
+        """For the cut: what a value costs whose readers and writer differ in type; None where that is nothing."""
 
     @abstractmethod
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
@@ -180,7 +180,7 @@ class Undecided(CutProblem):
 
     def nets_of(self, unit: int) -> Sequence[int]:
         """For the cut: numbers of the values that the unit's operators read or write."""
-        return self._survey[0].get(unit, ())
+        return self.survey[0].get(unit, ())
 
     def net(self, number: int) -> Net | None:
         """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor
@@ -206,7 +206,7 @@ class Undecided(CutProblem):
         """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
         in low."""
         dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
-        return self._survey[1], sorted(dear)
+        return self.survey[1], sorted(dear)
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
@@ -217,7 +217,7 @@ class Undecided(CutProblem):
         return tied
 
     @cached_property
-    def _survey(self) -> tuple[Mapping[int, Sequence[int]], Sequence[int]]:
+    def survey(self) -> tuple[Mapping[int, Sequence[int]], Sequence[int]]:
         """By free unit, the values around it; and the values that may draw some free unit to float32."""
         flow, roots, fused = self.task.flow, self._roots, self.task.fused
         side = [*(self._sides[root] for root in roots), NOBODY]  # NONE, -1, is the last

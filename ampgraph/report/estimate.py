@@ -288,8 +288,7 @@ class GraphWork:
 
     @cached_property
     def open_sizes(self) -> dict[str, int]:
-        """Estimate of speed: what was taken for open dimensions of the model's inputs: by name, else by input and
-        place."""
+        """Estimate of speed: what was taken for open dimensions of inputs: by name, else by input and place."""
         found: dict[str, int] = {}
         for value in self.flow.scopes[0].inputs if self.flow.scopes else ():
             for place, dim in enumerate(self.flow.shape(value) or ()):

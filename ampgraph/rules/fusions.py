@@ -164,8 +164,7 @@ class Inside:
         return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
 
     def only_for(self, value: int, reader: Op) -> Op | None:
-        """For a rewrite or fusion: the operator that makes a value, if it is of this region and only ``reader`` reads
-        it."""
+        """For a fusion: the operator that makes a value, if it is of this region and only ``reader`` reads it."""
         op = self.known.flow.writer(value) if value != NONE else None
         alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
         return op if alone and op is not None and op.scope == reader.scope else None

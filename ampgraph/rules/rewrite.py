@@ -64,8 +64,7 @@ class RewriteRule(Rewrite):
         return [read[name] for name in self.reads]
 
     def refuse(self, holds: bool) -> None:
-        """When a plan's rewrite is carried out: raises AmpError AMP402 where the nodes are others than it takes them
-        for."""
+        """A plan's rewrite carried out: raises AmpError AMP402 where the nodes are others than it takes them for."""
         if not holds:
             raise foreign(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
 

@@ -21,7 +21,6 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.low_types import MOST_LOST, numpy_type
 from ..core.plan import JointRounding, WeightEdit, Why
 from ..core.ranges import NEAR
-from ..core.walk import source
 from ..oplists.traits import Trait, Traits
 
 PARAMETERS = range(1, 5)
@@ -136,13 +135,13 @@ class LowStored:
         return {}
 
     def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
-        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``), or
-        zeros; None for neither."""
+        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``); None
+        where it reads none."""
         for place in range(len(op.inputs)):
             if (bias := self._stored(op, place)) is not None:
                 parts[bias] = factor
                 return place
-        return next((place for place, value in enumerate(op.inputs) if self._is_zero(value)), None)
+        return None
 
     def _behind(self, value: int, factor: float) -> Parts:
         """Rounded together: the first operands of the products that read a value, through moves and added constants
@@ -188,13 +187,6 @@ class LowStored:
         value = self._stored(op, place, private=False)
         number = self.flow.scalar(value) if value is not None and value not in shared else None
         return number if number is not None and np.isfinite(number) else 0.0
-
-    def _is_zero(self, value: int) -> bool:
-        """Rounded together: whether a value is stored zeros, the same times anything, whoever else reads them."""
-        value = source(self.flow, value, lambda op: op.inputs[0] if self._is(op, "nothing_in_inference") else NONE)
-        stored = value != NONE and self.flow.values[value].weight
-        array = self.flow.weights.array(self.flow.values[value]) if stored else None
-        return array is not None and not array.any()
 
     def _operands(self, op: Op) -> list[int]:
         """Rounded together: the stored operands in which a product is linear; empty where one of them is not stored."""

@@ -158,8 +158,7 @@ class ExecutedSession:
         self._made = _port_places(opened["outputs"], list(outputs))
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
-        """Runs a target's runtime; the outputs by name. AmpError AMP503 for what does not fit, AMP504 for a run that
-        stops."""
+        """Runs a target's runtime; outputs by name. AmpError AMP503 for what does not fit, AMP504 if it stops."""
         wanted = names_of_outputs(self.outputs, outputs)
         self.feed(feeds)
         self.time()

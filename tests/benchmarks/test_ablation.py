@@ -117,7 +117,7 @@ def test_every_other_plan_is_run(folder: Path) -> None:
 def test_what_no_model_has_is_said(folder: Path) -> None:
     table = (folder / "table.md").read_text()
     assert "| own | 2 | 1 | 8 |" in table
-    assert "no plan is another without: 1 (gelu)" in table
+    assert "Asked for by no plan: 1 (gelu)." in table
 
 
 @pytest.mark.slow

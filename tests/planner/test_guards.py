@@ -300,9 +300,9 @@ def test_an_opset_is_named_only_where_the_target_has_a_kernel_of_it(graph: str, 
 
 F = np.float32
 WEIGHTS = {
-    **{"two": F(2), "three": F(3), "hundred": F(100), "minus": F(-100), "thousand": F(1000), "all": np.array([1])},
+    **{"two": F(2), "three": F(3), "hundred": F(100), "thousand": F(1000), "all": np.array([1])},
     "none": np.array([0]),
-    **{"w": np.eye(8, dtype=F), "g": np.linspace(0.5, 1, 8, dtype=F), "huge": np.full(8, 1e4, F)},
+    **{"w": np.eye(8, dtype=F)},
 }
 
 
@@ -342,11 +342,9 @@ def test_what_is_a_square(body: str, count: int) -> None:
     [
         "h = Sigmoid (x)  y = Mul (h, h)",
         "h = Softmax (x)  y = Pow (h, two)",
-        "h = Tanh (x)  s = Mul (h, h)  y = Mul (s, s)",
-        "h = Clip (x, minus, hundred)  r = Relu (h)  t = Transpose (r)  u = Transpose (t)  y = Mul (u, u)",
+        "h = Tanh (x)  s = Mul (h, h)  t = Transpose (s)  u = Transpose (t)  y = Mul (u, u)",
         "h = Tanh (x)  s = Add (h, hundred)  y = Mul (s, s)",
         "h = Tanh (x)  y = ReduceSumSquare (h, all)",
-        "h = LayerNormalization (x, g)  y = Mul (h, h)",
     ],
 )
 def test_a_square_of_what_is_bounded_is_low(body: str) -> None:
@@ -358,10 +356,7 @@ def test_a_square_of_what_is_bounded_is_low(body: str) -> None:
     "body",
     [
         "y = Mul (x, x)",
-        "h = Clip (x, minus, thousand)  y = Mul (h, h)",
-        "h = Clip (x, minus)  y = Mul (h, h)",
         "h = Tanh (x)  s = Mul (h, thousand)  y = Mul (s, s)",
-        "h = LayerNormalization (x, huge)  y = Mul (h, h)",
         "h = Tanh (x)  i = Add (h, x)  y = Mul (i, i)",
     ],
 )

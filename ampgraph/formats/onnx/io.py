@@ -61,7 +61,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
+    """An ONNX model as it is in its file, its tensors checked. Raises AmpError as `load` does."""
     return _checked_proto(path)[0]
 
 

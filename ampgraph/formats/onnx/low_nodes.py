@@ -125,7 +125,7 @@ class LowNodes:
         maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
 
     def unsqueezed(self, value: ir.Value, axis: int) -> ir.Value:
-        """A value with one more axis, of length 1, at ``axis``."""
+        """As kernels round: a value with one more axis, of length 1, at ``axis``."""
         if self.opset >= AXES_AS_INPUT:
             return self.do("Unsqueeze", [value, self.constant(np.array([axis]))])
         return self.do("Unsqueeze", [value], axes=[axis])

@@ -171,7 +171,7 @@ class ProductNodes(LowNodes):
         self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: Sequence[Lane] = (),
         first: ir.Value | None = None,
     ) -> ir.Value:  # fmt: skip
-        """first + a @ b; the products of all ``lanes`` are added up before they are added to the sum."""
+        """As kernels round: ``first`` + a @ b; products of all ``lanes`` are added up before they are added to it."""
         assert a is not None and b is not None
         last, middle = self._ranks[0], self._ranks[1] - 2  # the depth, counted from the front: opsets before 11 do
         a, b = (self.unsqueezed(value, rank - 1) for value, rank in zip((a, b), self._ranks, strict=True))

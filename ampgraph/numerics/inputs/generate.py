@@ -319,8 +319,7 @@ def _are_waves(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
-    """Generated inputs: the first operators that compute with one, each with what it reads, through moves; nearest
-    first."""
+    """Generated inputs: the first operators that compute with one, and what they read, by moves; nearest first."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()

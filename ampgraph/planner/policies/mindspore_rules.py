@@ -515,8 +515,7 @@ def _made_tensors(rules: O3) -> Iterator[Note]:
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
-    """Whether a constant of a MindSpore network is of one number, or goes in even steps: what `ops.ones` and
-    `ops.linspace` make."""
+    """Whether a MindSpore network's constant is one number, or goes in even steps, as of `ops.ones`, `ops.linspace`."""
     array = rules.flow.weights.array(value)
     if array is None or array.size < 2:
         return False

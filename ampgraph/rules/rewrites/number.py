@@ -95,8 +95,7 @@ def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) 
 
 
 def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
-    """Rewrite of numbers that follow from sizes: operators that can be taken away, each with the last number that is
-    computed from it."""
+    """Rewrite of numbers that follow from sizes: what can be taken away, each with the last number that it serves."""
     owners: dict[int, int] = {}
     for op in sorted(made, reverse=True):
         uses = flow.uses[flow.ops[op].outputs[0]]

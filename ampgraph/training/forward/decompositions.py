@@ -26,7 +26,7 @@ NEVER = -1e30  # the logarithm of a chance of 0: of -inf no gradient comes back
 
 
 def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> torch.export.ExportedProgram:
-    """The program with these operators written out; itself where it has none of them."""
+    """A torch program with these operators written out; itself where it has none of them."""
     table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
         if _is_fourier(node):

@@ -49,7 +49,7 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
 
 
 def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
-    """The initializers, parameters and buffers that a pattern matches.
+    """What is not trained: the initializers, parameters and buffers that a pattern matches.
 
     Raises AmpError AMP305 for one that matches nothing.
     """
@@ -141,8 +141,7 @@ def _raw_data(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
-    """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
-    result."""
+    """Whether a stored single number is trained at this operand: of a product, as a scale, or added to a product."""
     if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None

@@ -85,7 +85,8 @@ def check_batch(batch: object) -> int | None:
 
 
 def fix_batch(model: ir.Model, batch: int) -> None:
-    """Gives the first axis of the inputs the size ``batch``, in place; shapes in between are left to be inferred.
+    """For training: gives the first axis of inputs the size ``batch``, in place; shapes in between are left to be
+    inferred.
 
     A step then computes none of them when it runs: counts from Shape are int64 arithmetic, which ONNX Runtime places on
     the host, with copies between device and host in each step, and no CUDA graph.
@@ -117,7 +118,7 @@ def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
 
 
 def _batch_symbol(value: ir.Value) -> str:
-    """The name of the first axis where it is open; "" for a number."""
+    """For training: the name of an input's first axis where it is open; "" for a number."""
     first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 

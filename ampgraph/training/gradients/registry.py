@@ -125,7 +125,7 @@ def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) ->
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:
-    """The rule of a node's operator, None where it has none."""
+    """The gradient rule of a node's operator, None where it has none."""
     return _RULES.get(kind_of(node))
 
 

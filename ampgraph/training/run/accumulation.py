@@ -52,7 +52,7 @@ class FlatBuffer:
         }
 
     def _held(self, zeros: Array, memory: str) -> OrtTensor:
-        """The buffer, in memory of ONNX Runtime."""
+        """The buffer of summed gradients, in memory of ONNX Runtime."""
         made: Any = import_onnxruntime().OrtValue.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
         made.update_inplace(zeros)
         value: OrtTensor = made
@@ -192,7 +192,7 @@ def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
 
 
 def _run_bound(session: Any, binding: Any, device: str) -> None:
-    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state still
+    """Runs a training session by its IO binding; what ONNX Runtime raises is one AmpError, and the old state still
     holds."""
     try:
         session.run_with_iobinding(binding)

@@ -57,7 +57,7 @@ class Dataset:
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
-        """Changes with names, types, sizes and numbers, and with what is done to them."""
+        """Changes with names, types, sizes and numbers of the training data, and with what is done to them."""
         made = hashlib.blake2b(self.note.encode(), digest_size=16)
         for name, array in sorted(self.arrays.items()):
             made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -444,7 +444,7 @@ def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, .
 
 
 def _channel_axis(port: Port, count: int) -> int:
-    """The axis of the channels. Raises AmpError AMP325 where none or two may be it."""
+    """Of pictures to train on: the axis of the channels. Raises AmpError AMP325 where none or two may be it."""
     found = {axis for axis in (1, len(port.shape) - 1) if 0 < axis < len(port.shape) and port.shape[axis] == count}
     if len(found) == 1:
         return found.pop()

@@ -19,7 +19,7 @@ WORTH = 1 << 13
 
 
 def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every Split of a long vector into parts that differ in size is one of rows, between Reshapes."""
+    """A step's model, each Split of a long vector into parts that differ in size as one of rows, between Reshapes."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph

@@ -165,7 +165,7 @@ def join_group(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
 
 
 def _start_group(torch: ModuleType, memory: str) -> ProcessGroup:
-    """The group of all processes that the launcher has started."""
+    """For training by several ranks: the group of all processes that the launcher has started."""
     distributed = torch.distributed
     if not distributed.is_initialized():
         kind = "cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl"
@@ -181,7 +181,7 @@ def _start_group(torch: ModuleType, memory: str) -> ProcessGroup:
 
 @contextlib.contextmanager
 def _torch_errors_reported() -> Iterator[None]:
-    """Turns what torch.distributed raises into AmpError AMP509."""
+    """Training by several ranks: turns what torch.distributed raises into AmpError AMP509."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -191,7 +191,7 @@ def _torch_errors_reported() -> Iterator[None]:
 
 
 def _torch_distributed() -> ModuleType:
-    """torch with torch.distributed; AmpError AMP501 where it is missing."""
+    """For training by several ranks: torch with torch.distributed; AmpError AMP501 where it is missing."""
     os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

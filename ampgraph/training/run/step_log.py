@@ -119,7 +119,7 @@ class EventLog:
 
 
 def _tensorboard() -> type[EventFileWriter]:
-    """TensorBoard's writer of event files; AMP501 where it is not installed."""
+    """For the log of a training: TensorBoard's writer of event files; AMP501 where it is not installed."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

@@ -173,7 +173,7 @@ def _update(
 
 
 def _known_shape(value: Value) -> tuple[int, ...]:
-    """The shape of a value. Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
+    """In a step cut in two: a value's shape. Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != FLOAT or dims is None or not all(isinstance(dim, int) for dim in dims):
         raise _not_cuttable(f"'{value.name}' is {value.dtype} {dims}")

@@ -19,8 +19,8 @@ Value = ir.Value
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """Has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the launches
-    saved are worth the bytes moved. The results are the same to the bit."""
+    """In a step: has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the
+    launches saved are worth the bytes moved. The results are the same to the bit."""
     alike: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in graph:
         key = _alike_key(node)

@@ -117,7 +117,7 @@ def _bounds_parts(node: ir.Node) -> bool:
 
 
 def _float_values(node: ir.Node) -> list[Value]:
-    """The float values that a node, with its bodies, reads and writes, without initializers."""
+    """Marks of a step: the float values that a node, with its bodies, reads and writes, without initializers."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 
@@ -145,7 +145,7 @@ def _multiplications(node: ir.Node) -> float:
 
 
 def hold_norms(model: ir.Model) -> None:
-    """Keeps norms that are written in simple operators in float32, and so what is differentiated of them.
+    """In a step: keeps norms that are written in simple operators in float32, and so what is differentiated of them.
 
     The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward does.
     """

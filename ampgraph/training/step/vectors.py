@@ -177,7 +177,7 @@ def _private_view(value: Value) -> ir.Node | None:
 
 
 def low_source(gradient: Value) -> Value:
-    """What a float32 value, which nobody reads, is cast from, if nobody else reads that: its Cast goes."""
+    """What a float32 gradient, which nobody reads, is cast from, if nobody else reads that: its Cast goes."""
     cast = gradient.producer()
     low = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not gradient.uses() else None
     if cast is None or cast.graph is None or low is None or low.dtype not in LOW or len(low.uses()) != 1:
@@ -212,12 +212,12 @@ def _total_size(values: Iterable[Value]) -> int:
 
 
 def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
-    """The Casts of a float32 value to a type, without those in bodies and those that make an output."""
+    """Of parameters as vectors: the Casts of one to a type, without those in bodies and those that make an output."""
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]
 
 
 def _vector_type(value: Value) -> ir.DataType:
-    """The type in which a tensor is put together with others: its low type, or float32."""
+    """The type in which parameters are put together: a low one, or float32."""
     return value.dtype if value.dtype in LOW else FLOAT
