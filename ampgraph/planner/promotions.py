@@ -120,8 +120,8 @@ def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
 
 
 def _places(flow: Dataflow, op: Op) -> list[Place]:
-    """Promotions: what runs call the results of an operator: their names; within a function, where calls share them,
-    with its own name."""
+    """Promotions: what runs call an operator's results: their names; in a function, which calls share, with its own
+    name."""
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]

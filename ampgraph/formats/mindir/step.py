@@ -50,7 +50,7 @@ def written_parameters(model: Message) -> set[str]:
 
 
 def assigned_parameters(model: Message) -> set[str]:
-    """What the graph calls the parameters that it assigns: a loss scale, counters."""
+    """What a MindIR step calls the parameters that it assigns: a loss scale, counters."""
     return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 

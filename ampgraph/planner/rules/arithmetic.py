@@ -106,7 +106,7 @@ def prefix_sum(sight: Sight, op: Op) -> Spoilt:
     action="float32 for the power; for a sum of squares under a root, up to the root",
 )
 def power(sight: Sight, op: Op) -> Spoilt:
-    """x**2 leaves float16 above 255.9, x**3 above 40.3, and a sum of squares before; a power below 0 near zero."""
+    """Holds powers: x**2 leaves float16 above 255.9, x**3 above 40.3, a sum of squares before; below 0 near zero."""
     facts, traits = sight.facts, sight.facts.traits
     if facts.options.dtype != "float16":
         return None
@@ -175,8 +175,8 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
     action="float32 from what makes the probability to the logarithm",
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
-    """From what makes a probability to its logarithm: the low type has no digits for small ones, of which log makes
-    large numbers."""
+    """Holds all from what makes a probability to its logarithm: the low type has no digits for small ones, of which log
+    makes large numbers."""
     facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
 
     def is_made_by(writer: Op) -> bool:

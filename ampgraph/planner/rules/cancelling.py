@@ -102,18 +102,18 @@ class Cancelling:
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
 
     def _multiplies(self, op: Op) -> bool:
-        """Whether an operator multiplies two computed values, of which neither is stored."""
+        """For a difference that cancels: whether an operator multiplies two values, of which neither is stored."""
         if op.id in self.squares:
             return not self._has(op, "sums_squares")
         return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
-        """What an operator multiplies; a square multiplies the same value twice."""
+        """For a difference that cancels: what an operator multiplies; a square multiplies the same value twice."""
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear_parts(self, value: int) -> dict[int, Path]:
-        """Value -> the operators through which ``value`` is a sum of multiples of it."""
+        """For a difference that cancels: value -> the operators through which ``value`` is a sum of multiples of it."""
         start, moved = self._origin_and_path(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -164,7 +164,7 @@ class Cancelling:
         return [one for one in before if one is op or self._adds(one)]
 
     def _adds(self, op: Op) -> bool:
-        """Whether an operator may be part of a sum of products."""
+        """For a difference that cancels: whether an operator may be part of a sum of products."""
         if op.id in self.squares:
             return True
         kept = self._has(op, "products", "cancels", "conversions", "moves", "negates", "sums")

@@ -80,15 +80,15 @@ def _behind_cast(facts: Facts, op: Op) -> Iterator[Hold]:
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
-    """Operator -> the attribute of which some value makes its kernel fail, on this target or where that falls back
-    to."""
+    """For kernels that fail: operator -> the attribute of which some value makes it fail, on this target or its
+    fallback."""
     if kernels is None:
         return {}
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
 
 
 def _held(op: Op, text: str) -> Hold:
-    """All slots of an operator in float32, for the reason ``text``."""
+    """For kernels that fail: all slots of an operator in float32, for the reason ``text``."""
     return Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", text))
 
 

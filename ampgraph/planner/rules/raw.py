@@ -211,7 +211,7 @@ class Angles:
         return found
 
     def _keeps_angles(self, op: Op) -> bool:
-        """Whether an operator moves an angle, or multiplies or shifts it by constants."""
+        """Rule on angles: whether an operator moves an angle, or multiplies or shifts it by constants."""
         flow, traits = self.facts.flow, self.facts.traits
         weights = [v for v in op.inputs if v != NONE and flow.values[v].weight]
         return op.role in traits.operators("moves", "conversions", "joins") or (
@@ -263,7 +263,7 @@ def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
 
 
 def _from_integers(flow: Dataflow, crossings: Crossings, op: Op, depth: int = 0) -> bool:
-    """Whether an operator sees only constants and integers made float: positions, not activations."""
+    """Rule on positions: whether an operator sees only constants and integers made float, and no activations."""
     if depth > 12:
         return False
     for source in op.inputs:

@@ -30,6 +30,7 @@ class Bias(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return self.operator
 
     @property

@@ -31,6 +31,7 @@ class ScaledEarly(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return "scaling before the moves"
 
     @property
@@ -101,6 +102,7 @@ class ScaledAcross(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return "scaling of the other operand"
 
     @property
@@ -110,6 +112,7 @@ class ScaledAcross(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ScaledAcross]:
+        """Scalings of a product's operand before a Softmax, where the other operand may be scaled in its place."""
         flow, values = known.flow, known.flow.values
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.across}):
@@ -122,6 +125,7 @@ class ScaledAcross(RewriteRule):
                         break
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Scales the other operand, which the product reads then, and has all read unscaled what was scaled."""
         scaling, product = self.edited(editor)
         moved, factor, other = self.operands(editor, flow)
         self.refuse(scaling.outputs[0] in product.inputs)

@@ -35,6 +35,7 @@ class Half(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return f"x * y, halved {'last' if self.last else 'first'}"
 
     @classmethod
@@ -150,6 +151,7 @@ class Gelu(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return "Gelu" if self.approximate == "none" else f"Gelu by {self.approximate}"
 
     @classmethod
