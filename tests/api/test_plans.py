@@ -297,10 +297,15 @@ NEWER = {"transpose", "einsum"}
 """Rewrites that plans of format 1 never had."""
 
 
-def of_format_1(plan: ampgraph.Plan) -> Any:
-    """A plan as that format had it, one row for all rewrites."""
+def of_format_2(plan: ampgraph.Plan) -> Any:
+    """A plan as that format had it: what a reason is about stands in its sentence alone."""
     old = json.loads(plan.to_json())
-    old["ampgraph_plan"] = 1
+    return old | {"ampgraph_plan": 2, "reasons": [row[:2] for row in old["reasons"]]}
+
+
+def of_format_1(plan: ampgraph.Plan) -> Any:
+    """A plan as that format had it, one row for all rewrites as well."""
+    old = of_format_2(plan) | {"ampgraph_plan": 1}
     del old["together"]
     rows = [
         {
@@ -330,7 +335,22 @@ def test_a_plan_of_format_1_gives_the_same_bytes(tmp_path: Path) -> None:
         assert ampgraph.apply(model, read) == ampgraph.convert(model), name
 
 
-# Plans of both formats that somebody edits: carried out, or refused in a line with a hint.
+REASONS = """g (float[2, 3, 8, 8] x) => (float[2, 3, 16, 16] y, float[2, 3, 8, 8] z) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w, b)  p = Mul (a, a)  z = Add (p, a)  y = Resize <mode = "linear"> (a, , s) }"""
+
+
+def test_a_plan_of_format_2_says_what_its_reasons_are_about() -> None:
+    scales, about = np.array([1, 1, 2, 2], np.float32), set()
+    reasons = parse(REASONS, w=(3, 3, 3, 3), b=(3,), s=scales, opset=17)
+    for model in (reasons, *rewritten().values()):
+        for level in ("O1", "O2", "auto"):
+            plan = ampgraph.plan(model, level)
+            assert ampgraph.Plan.from_json(json.dumps(of_format_2(plan))) == plan
+            about |= {one.why.rule for one in plan.decisions if one.why.about}
+    assert about == {"list", "region", "slot", "taint"}
+
+
+# Plans of all formats that somebody edits: carried out, or refused in a line with a hint.
 
 EditedPath = tuple[str | int, ...]
 WRONG: tuple[Any, ...] = (
