@@ -2,17 +2,18 @@
 
     python benchmarks/ablation.py FOLDER --gather             # the models that tests have, written to FOLDER/SET/models
     python benchmarks/ablation.py FOLDER [--only TEXT] [--sets zoo hard] [--models PATTERN] [--table FILE.md]
-        [--cuda-python build/cuda_placement/bin/python]
+        [--target tensorrt] [--cuda-python build/cuda_placement/bin/python]
 
 FOLDER has SET/models/NAME.onnx (or .mindir) and SET/data/NAME/*.npz, real inputs, a sample a file; where a model has
-none, inputs are generated. Sets are the folders in it; those of real models (`zoo_right.py`, `unseen.py`) may be links.
-The models of the set `steps` are forward graphs of which training steps are built.
+none, inputs are generated. Sets are the folders in it; those of real models (`zoo_right.py`, `unseen.py`, `fresh.py`)
+may be links. The models of the set `steps` are forward graphs of which training steps are built.
 
 Every model is planned at O1, O2 and auto in float16, and at O2 in bfloat16, as it is and then without each thing that
 this plan asked for (`ablation_switches.py`). Only where another plan comes out is it converted and run, strictly: the
 error is that of `zoo_right.py`. With `--cuda-python` of benchmarks/cuda_placement nodes that CUDA would run are counted
 in `exports` and `steps`. Results lie in FOLDER/results; a run that is broken off goes on. Plans are kept for one state
-of the product's files, errors for all states by the model and what its plan does.
+of the product's files, errors for all states by the model and what its plan does. With `--target` plans are those for
+another runtime than ONNX Runtime on CUDA; the table has those of every target of which plans are kept.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from zoo_right import TOLERANCE, frozen, p90  # noqa: E402
 import ampgraph  # noqa: E402
 
 WAYS = (("O1", "float16"), ("O2", "float16"), ("auto", "float16"), ("O2", "bfloat16"))
-SETS = ("zoo", "unseen", "hard", "exports", "fuzz", "steps", "mindir", "backend")
+SETS = ("zoo", "unseen", "fresh", "hard", "exports", "fuzz", "steps", "mindir", "backend")
 """In the order in which they are worked on."""
 THRESHOLDS = (("O2", "float16"),)
 """Where thresholds are set to something else."""
@@ -100,11 +101,17 @@ class Model:
 
 @dataclass(frozen=True)
 class Way:
-    """A model at a level in a type."""
+    """A model at a level in a type, for a target or for that of its format, ""."""
 
     model: Model
     level: str
     dtype: str
+    target: str = ""
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Words of a recipe."""
+        return {"dtype": self.dtype, **({"target": self.target} if self.target else {})}
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.level}" + ("" if self.dtype == "float16" else f" {self.dtype}")
@@ -160,7 +167,7 @@ def planned(way: Way, off: Sequence[Switch] = ()) -> dict[str, Any]:
                     "casts": casts_of(made),
                     "nodes": len(made.graph.node),
                 }
-            plan = json.loads(ampgraph.plan(way.model.path, way.level, dtype=way.dtype, **fields).to_json())
+            plan = json.loads(ampgraph.plan(way.model.path, way.level, **way.words, **fields).to_json())
         except ampgraph.AmpError as error:
             return {"refused": error.code}
         except Exception as error:
@@ -199,7 +206,7 @@ def step(way: Way, fields: Mapping[str, Any]) -> onnx.ModelProto:
     """The training step of a forward graph, as `cuda_placement/steps.py` has it."""
     import onnx_ir as ir
 
-    made = ampgraph.build_training_step(way.model.path, level=way.level, dtype=way.dtype, **STEP, **fields)
+    made = ampgraph.build_training_step(way.model.path, level=way.level, **way.words, **STEP, **fields)
     return ir.to_proto(made.model)
 
 
@@ -223,10 +230,11 @@ class Run:
     nodes: Kept
     samples: int = 8
     strict: bool = True
+    target: str = ""
 
     def ways(self) -> Iterator[Way]:
         for model in self.models:
-            yield from (Way(model, level, dtype) for level, dtype in WAYS)
+            yield from (Way(model, level, dtype, self.target) for level, dtype in WAYS)
 
     def plan(self, sorts: Sequence[str], ways: Sequence[tuple[str, str]]) -> None:
         """Plans every model as it is, and without each thing of some sorts that may matter to it."""
@@ -367,7 +375,7 @@ def write(way: Way, switch: Switch | None, output: Path) -> None:
         if way.model.group == "steps":
             onnx.save(step(way, fields), output)
         else:
-            ampgraph.convert(way.model.path, way.level, dtype=way.dtype, output=output, check="off", **fields)
+            ampgraph.convert(way.model.path, way.level, **way.words, output=output, check="off", **fields)
 
 
 def counted(model: Path, python: str) -> dict[str, Any]:
@@ -524,20 +532,31 @@ def earned(run: Run) -> list[Earned]:
     return found
 
 
-def page(run: Run, commit: str) -> str:
-    """The table as Markdown."""
+def page(run: Run, commit: str, others: Sequence[Run] = ()) -> str:
+    """The table as Markdown, with what is another plan for other targets."""
     found = earned(run)
     lines = [INTRODUCTION.format(commit=commit, what=what_was_run(run)), "", NOTES.read_text(encoding="utf-8").strip()]
     for sort in dict.fromkeys(switch.sort for switch in run.switches):
         of_sort = [one for one in found if one.switch.sort == sort]
         lines += ["", f"## {HEADS[sort]}", ""]
-        lines += ["| without | tried | other plan | " + " | ".join(EFFECTS[:-1]) + " | models |", "|---" * 10 + "|"]
-        lines += [f"| {' | '.join(one.cells())} |" for one in of_sort if one.effects]
+        lines += rows_of(one for one in of_sort if one.effects)
         silent = [one for one in of_sort if not one.effects]
         lines += ["", f"Tried, and no plan is another without: {named(one for one in silent if one.tried)}."]
         lines += ["", f"Not tried yet: {named(one for one in silent if one.asked and not one.tried)}."]
         lines += ["", f"Asked for by no plan: {named(one for one in silent if not one.asked)}."]
+    for other in others:
+        here = {one.switch.key for one in found if one.effects}
+        more = [one for one in earned(other) if one.effects and one.switch.key not in here]
+        plans = sum(name == NOTHING and "does" in row for (*_, name), row in other.plans.rows.items())
+        tried = f"Of {plans} plans; what makes another plan here alone."
+        lines += ["", f"## For {other.target}", "", tried, "", *rows_of(more, sorts=True)]
     return "\n".join(lines) + "\n"
+
+
+def rows_of(found: Iterable[Earned], sorts: bool = False) -> list[str]:
+    """A table, with a line for each thing; its sort before its name with ``sorts``."""
+    head = ["| without | tried | other plan | " + " | ".join(EFFECTS[:-1]) + " | models |", "|---" * 10 + "|"]
+    return [*head, *(f"| {f'{one.switch.sort} ' if sorts else ''}{' | '.join(one.cells())} |" for one in found)]
 
 
 def named(found: Iterable[Earned]) -> str:
@@ -672,6 +691,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--models", default="*", help="names of models, with wildcards")
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--target", default="", help="for which runtime; that of the model's format if not given")
     parser.add_argument("--cuda-python", default="", help="of benchmarks/cuda_placement, for nodes")
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--table", type=Path, help="write what is known as Markdown")
@@ -685,15 +705,23 @@ def main() -> None:
     results = args.folder / "results"
     results.mkdir(parents=True, exist_ok=True)
     chosen = [switch for switch in switches() if any(text in switch.key for text in args.only)]
-    kept = [Kept(results / name) for name in (f"plans.{product_key()}.jsonl", "errors.jsonl", "nodes.jsonl")]
-    run = Run(results, models_of(args.folder, args.sets, args.models), chosen, *kept, args.samples, "run" in args.parts)
+    models = models_of(args.folder, args.sets, args.models)
+    errors, nodes = Kept(results / "errors.jsonl"), Kept(results / "nodes.jsonl")
+
+    def run_for(target: str) -> Run:
+        plans = Kept(results / f"plans.{product_key()}{target and f'.{target}'}.jsonl")
+        return Run(results, models, chosen, plans, errors, nodes, args.samples, "run" in args.parts, target)
+
+    run = run_for(args.target)
     for sorts, ways in PHASES:
         if "plan" in args.parts:
             run.plan(sorts, ways)
         if {"run", "nodes"} & set(args.parts):
             run.judge(sorts, ways, args.cuda_python if "nodes" in args.parts else "")
     if args.table:
-        args.table.write_text(page(run, args.commit), encoding="utf-8")
+        known = (path.name.split(".")[2] for path in results.glob(f"plans.{product_key()}.*.jsonl"))
+        others = [run_for(target) for target in sorted(known)]
+        args.table.write_text(page(run_for(""), args.commit, others), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Everything is found where the product keeps it: rewrites and rules in their registries, traits and patterns in op_lists,
 thresholds as numbers at the top of the planner's modules; parts of rules alone are listed here. `Seen` records what a
 plan asks, so that a switch is tried only where it may matter: a trait that answered yes, a pattern that matched, a line
-that reads a threshold.
+that reads a threshold, a rule, part or rewrite that found something.
 """
 
 from __future__ import annotations
@@ -21,21 +21,38 @@ from functools import cache
 from typing import Any
 
 import ampgraph.planner
+import ampgraph.rules
 from ampgraph.core.matching import PatternSet
 from ampgraph.core.patterns import Pattern
 from ampgraph.oplists import pattern_files, patterns, rewrites
 from ampgraph.oplists import traits as trait_files
 from ampgraph.oplists.files import ListFile, own_file, read_file
+from ampgraph.planner import steps
+from ampgraph.planner.facts import values
 from ampgraph.planner.order import RULES
 from ampgraph.planner.rules.rule import Findings
 
 Pair = tuple[str, str]
 """A trait and an operator that has it."""
 
-FACTS = (
-    *("AXES", "BITS", "CLASSES", "CUBE", "ENDLESS", "EXACT", "FLOAT32_BITS", "HOLDS", "INFINITE", "INVERSES", "NEVER"),
-    *("NOBODY", "NONE", "NOWHERE", "ROWS", "SIDES", "SINCE", "SOFTMAX_BY_ROWS", "STEPS_OF_SLICE", "UNBOUND"),
-    *("UNKNOWN", "WHOLE", "WIDE_NODES"),
+FACTS = frozenset(
+    (
+        *(
+            "AFFINE",
+            "CLASSES",
+            "CUBE",
+            "DIGITS",
+            "EINSUM_SINCE",
+            "ENDLESS",
+            "EPSILON",
+            "EXACT",
+            "FREE",
+            "HIGH",
+            "HOLDS",
+        ),
+        *("INFINITE", "KNOWN", "LOW", "NOBODY", "NONE", "OPEN", "ORPHAN", "ROOT", "ROWS", "SIDES", "SINCE", "SMALLEST"),
+        *("STEPS_OF_SLICE", "TREE", "UNBOUND", "UNKNOWN", "WIDE_NODES", "ampgraph.rules.rewrites.number.MOST"),
+    )
 )
 """Names of numbers that are no thresholds: sizes of types, opsets, ranks, marks."""
 SETTINGS: Mapping[str, Callable[[float], float]] = {
@@ -48,22 +65,26 @@ SETTINGS: Mapping[str, Callable[[float], float]] = {
 
 @dataclass
 class Seen:
-    """What a plan asked: traits that answered yes, patterns that matched by their number, thresholds that were read."""
+    """What a plan asked: traits that answered yes, patterns that matched by their number, thresholds that were read;
+    rules, parts and rewrites that found something."""
 
     traits: set[Pair] = field(default_factory=set)
     patterns: set[int] = field(default_factory=set)
     thresholds: set[str] = field(default_factory=set)
     rules: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    rewrites: set[str] = field(default_factory=set)
 
     def to_dict(self) -> dict[str, list[Any]]:
         pairs = sorted(f"{trait} {role}" for trait, role in self.traits)
-        return {"traits": pairs, "patterns": sorted(self.patterns), "thresholds": sorted(self.thresholds),
-                "rules": sorted(self.rules)}  # fmt: skip
+        named = {name: sorted(getattr(self, name)) for name in ("thresholds", "rules", "parts", "rewrites")}
+        return {"traits": pairs, "patterns": sorted(self.patterns), **named}
 
     @staticmethod
     def of(data: Mapping[str, Sequence[Any]]) -> Seen:
         pairs = (text.split(" ", 1) for text in data["traits"])
-        return Seen({(a, b) for a, b in pairs}, set(data["patterns"]), set(data["thresholds"]), set(data["rules"]))
+        named = (set(data[name]) for name in ("thresholds", "rules", "parts", "rewrites"))
+        return Seen({(a, b) for a, b in pairs}, set(data["patterns"]), *named)
 
 
 @dataclass(frozen=True)
@@ -102,14 +123,10 @@ def switches() -> list[Switch]:
     return [*_rules(), *_parts(), *_rewrites(), *_patterns(), *_traits(), *_trait_rows(), *_thresholds()]
 
 
-def _always(seen: Seen) -> bool:
-    return True
-
-
 # -- rules and rewrites -----------------------------------------------------------------------------------------------
 
 
-_found: set[str] = set()
+_found: dict[str, set[str]] = {"rules": set(), "parts": set(), "rewrites": set()}
 
 
 def _rules() -> Iterator[Switch]:
@@ -122,54 +139,118 @@ def _rules() -> Iterator[Switch]:
 PARTS: Mapping[str, object] = {
     "rules.arithmetic._weighed_under_root": [],
     "rules.arithmetic._square": None,
+    "rules.arithmetic._passes_on": False,
+    "rules.arithmetic._turns": False,
     "rules.cancelling.Cancelling._variance": [],
     "rules.cancelling.Cancelling._squared_distance": [],
     "rules.cancelling.Cancelling._remainder": [],
     "rules.cancelling.Cancelling._weights": {},
     "rules.constants._is_read_beside": False,
+    "rules.constants._tells_known_shape": False,
     "rules.integers._quantized_ops": [],
     "rules.integers._between_quantized": [],
+    "rules.integers._scales": [],
+    "rules.integers._shrinks": False,
     "rules.raw._scores_with_positions": [],
     "rules.raw.Angles._keeps_angles": False,
     "rules.raw._from_integers": False,
-    "rules.spectra.Spectra._is_wide": False,
+    "rules.raw._to_last_scale": [],
+    "rules.raw._divisor": 0.0,
+    "rules.spectra.Spectra._adds_many": False,
+    "rules.spectra.Spectra._is_raw": False,
     "rules.streams._is_added_to": False,
+    "rules.streams._begins_low": False,
+    "rules.weights._Reader._converted": {},
     "rules.rule._crossed": [],
     "rules.rule.reaches": [],
     "facts.squares.Squares._is_form": False,
-    "facts.squares.Squares._same": False,
     "facts.masks.Masks._shrinks": False,
     "facts.masks.Masks._hides_by_whole": False,
+    "facts.masks.Masks.most_added": 1,
     "facts.sizes.OpenSizes._after": None,
+    "facts.sizes.OpenSizes.is_open": False,
+    "facts.values._known_numbers": None,
+    "facts.values._sizes": None,
+    "facts.values._converted_numbers": None,
+    "facts.values._picked_numbers": None,
+    "facts.values._float_arithmetic": None,
+    "facts.values._integer_arithmetic": None,
     "scales._is_made_up_for": False,
+    "scales._made_by": "",
     "scales.scaled_results": frozenset(),
     "scales.find_scalings": (),
+    "streams.StreamFinder._is_move": False,
+    "fused_pairs.folded_into_product": "",
+    "fused_pairs.goes_to_reader": False,
     "classify._left_to_cut": "",
     "classify.masked_rows": (),
     "regions.beside_fusion": [],
-    "regions._passes_alone": False,
     "regions.reads_float32_stream": None,
     "regions.fused_when_wide": False,
     "regions.bias_folded_into": None,
-    "regions._does_nothing": False,
+    "regions.mistaken_epsilon": "",
+    "regions._is_own": False,
+    "costs.Costs.is_cast_with_others": False,
+    "ampgraph.rules.fusions.affine_behind": [],
+    "ampgraph.rules.together.rounded_together": [],
+    "ampgraph.rules.together.LowStored.before": {},
+    "ampgraph.rules.together.LowStored._behind": {},
+    "ampgraph.rules.together.LowStored._is_zero": False,
+    "ampgraph.rules.together.LowStored.holds_parameters": False,
 }
-"""Functions of rules and facts that look for one special thing, with what they give where they find nothing."""
+"""Functions of rules and facts that look for one special thing, with what they give where they find nothing; in
+`ampgraph.planner` where a name does not begin with the package."""
 
 
 def _parts() -> Iterator[Switch]:
-    """A part of a rule or a fact, everywhere that it is called from."""
+    """A part of a rule or a fact, everywhere that it is called from; and each derivation of intervals."""
     for place, nothing in PARTS.items():
-        yield Switch("part", place, _always, lambda place=place, nothing=nothing: _finding(place, nothing))
+        yield _part(place, lambda place=place, nothing=nothing: _finding(place, nothing))
+    for number, derivation in enumerate(values.DERIVATIONS):
+        left = (*values.DERIVATIONS[:number], *values.DERIVATIONS[number + 1 :])
+        yield _part(_named(derivation), lambda left=left: _replaced(values, "DERIVATIONS", left))
+
+
+def _part(name: str, off: Callable[[], contextlib.AbstractContextManager[None]]) -> Switch:
+    return Switch("part", name, lambda seen: name in seen.parts, off)
+
+
+def _named(derivation: values.Derivation) -> str:
+    return f"facts.values.DERIVATIONS of {', '.join(derivation.traits)}"
+
+
+def _watch_parts() -> None:
+    """Keeps the names of parts and of derivations that find something."""
+    for place, nothing in PARTS.items():
+        owner, name, is_class = owner_of(place)
+        found = getattr(owner, name)
+        watched = _watched("parts", place, found, nothing)
+        for one in [owner] if is_class else [m for m in _modules() if vars(m).get(name) is found]:
+            setattr(one, name, watched)
+    derive = values.Values._found
+
+    def derived(self: values.Values, value: int) -> values.Interval:
+        result, op = derive(self, value), self.flow.writer(value)
+        if op is not None and op.role in self._rules and (result[:3] != values.UNKNOWN[:3] or result.row is not None):
+            _found["parts"].add(_named(self._rules[op.role]))
+        return result
+
+    values.Values._found = derived  # type: ignore[method-assign]
+
+
+def owner_of(place: str) -> tuple[Any, str, bool]:
+    """The module or class that has a part, the part's name, and whether it is a class."""
+    *rooms, name = place.split(".")
+    kind = rooms.pop() if rooms[-1].lstrip("_")[:1].isupper() else ""
+    module = importlib.import_module(".".join(rooms if rooms[0] == "ampgraph" else ("ampgraph.planner", *rooms)))
+    return getattr(module, kind) if kind else module, name, bool(kind)
 
 
 @contextlib.contextmanager
 def _finding(place: str, nothing: object) -> Iterator[None]:
-    *rooms, name = place.split(".")
-    kind = rooms.pop() if rooms[-1][:1].isupper() else ""
-    module = importlib.import_module(".".join(("ampgraph.planner", *rooms)))
-    owner = getattr(module, kind) if kind else module
+    owner, name, is_class = owner_of(place)
     found = getattr(owner, name)
-    owners = [owner] if kind else [m for m in _modules() if vars(m).get(name) is found]
+    owners = [owner] if is_class else [m for m in _modules() if vars(m).get(name) is found]
     with contextlib.ExitStack() as stack:
         for one in owners:
             stack.enter_context(_replaced(one, name, lambda *given, **named: nothing))
@@ -185,15 +266,24 @@ def _watch_rules() -> None:
     for rule in RULES:
         for action in ("look", "run"):
             if getattr(rule, action) is not None:
-                object.__setattr__(rule, action, _watched(rule.name, getattr(rule, action)))
+                object.__setattr__(rule, action, _watched("rules", rule.name, getattr(rule, action), None))
 
 
-def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*given: Any) -> Any:
-        result = act(*given)
-        found = any(vars(result).values()) if isinstance(result, Findings) else result is not None
+def _watched(sort: str, name: str, act: Callable[..., Any], nothing: object) -> Callable[..., Any]:
+    """A function that keeps ``name`` where it gives another result than ``nothing``, which stands for all that is
+    empty if it is so."""
+
+    def watched(*given: Any, **named: Any) -> Any:
+        result = act(*given, **named)
+        result = list(result) if isinstance(result, types.GeneratorType) else result
+        if isinstance(result, Findings):
+            found = any(vars(result).values())
+        elif nothing is None:
+            found = result is not None
+        else:
+            found = result != nothing if nothing else bool(result)
         if found:
-            _found.add(name)
+            _found[sort].add(name)
         return result
 
     return watched
@@ -201,7 +291,28 @@ def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rewrites() -> Iterator[Switch]:
     for name in rewrites.rewrite_names():
-        yield Switch("rewrite", name, _always, recipe={"rewrite": (f"no-{name}",)})
+        yield _rewrite(name)
+
+
+def _rewrite(name: str) -> Switch:
+    """What is found by no class may matter to every plan."""
+    matters = (lambda seen: name in seen.rewrites) if steps.ordered([name]) else (lambda seen: True)
+    return Switch("rewrite", name, matters, recipe={"rewrite": (f"{rewrites.WITHOUT}{name}",)})
+
+
+def _watch_rewrites() -> None:
+    """Keeps the names of the rewrites that are found."""
+    for kind in steps.ordered(rewrites.rewrite_names()):
+        kind.find = _watched_find(kind.find)
+
+
+def _watched_find(find: Callable[..., Iterator[Any]]) -> Callable[..., list[Any]]:
+    def watched(known: Any) -> list[Any]:
+        found = list(find(known))
+        _found["rewrites"].update(one.name for one in found)
+        return found
+
+    return watched
 
 
 # -- traits -----------------------------------------------------------------------------------------------------------
@@ -390,8 +501,9 @@ def _drop_patterns() -> None:
 
 @cache
 def _modules() -> tuple[types.ModuleType, ...]:
-    """The modules of the planner."""
-    found = pkgutil.walk_packages(ampgraph.planner.__path__, "ampgraph.planner.")
+    """The modules of the planner, and those of the rewrites."""
+    rooms = (ampgraph.planner, ampgraph.rules)
+    found = (info for room in rooms for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}."))
     return tuple(importlib.import_module(info.name) for info in found)
 
 
@@ -402,12 +514,14 @@ def _owned() -> Mapping[str, tuple[str, str, Any]]:
     for module in _modules():
         with open(str(module.__file__), encoding="utf-8") as source:
             tree = ast.parse(source.read())
-        targets = [t for node in tree.body for t in (node.targets if isinstance(node, ast.Assign) else
-                   [node.target] if isinstance(node, ast.AnnAssign) else [])]  # fmt: skip
-        for name in (t.id for t in targets if isinstance(t, ast.Name) and t.id.isupper()):
+        assigned = [node for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        assigned = [node for node in assigned if not isinstance(node.value, ast.Call)]  # marks, as of a range
+        stored = [n for node in assigned for n in ast.walk(node) if isinstance(n, ast.Name)]
+        for name in (n.id for n in stored if isinstance(n.ctx, ast.Store) and n.id.isupper()):
             value = getattr(module, name)
-            if name not in FACTS and _is_threshold(value):
-                found[f"{module.__name__.removeprefix('ampgraph.planner.')}.{name}"] = (module.__name__, name, value)
+            key = f"{module.__name__.removeprefix('ampgraph.planner.')}.{name}"
+            if FACTS.isdisjoint((name, key)) and _is_threshold(value):
+                found[key] = (module.__name__, name, value)
     return found
 
 
@@ -498,7 +612,7 @@ def recorded(lines: bool = True) -> Iterator[Seen]:
             seen.thresholds.update(readers.get((frame.f_code.co_filename, frame.f_lineno), ()))
         return line
 
-    for told in (_asked, _matched, _found):
+    for told in (_asked, _matched, *_found.values()):
         told.clear()
     if lines:
         sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename in files else None)
@@ -506,7 +620,7 @@ def recorded(lines: bool = True) -> Iterator[Seen]:
         yield seen
     finally:
         sys.settrace(None)
-    seen.traits, seen.rules = set(_asked), set(_found)
+    seen.traits, (seen.rules, seen.parts, seen.rewrites) = set(_asked), map(set, _found.values())
     seen.patterns = {_numbers()[known] for known in _matched if known in _numbers()}
 
 
@@ -514,5 +628,7 @@ def watch() -> None:
     """Replaces what is to be watched and switched off, once in a process and before any plan."""
     _watch_traits()
     _watch_rules()
+    _watch_parts()
+    _watch_rewrites()
     _watch_patterns()
     _drop_patterns()

@@ -23,11 +23,11 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import ampgraph  # noqa: E402
-from ampgraph.api.pairs import in_types_of  # noqa: E402
-from ampgraph.api.run import executed  # noqa: E402
-from ampgraph.numerics.graphs import load_onnx  # noqa: E402
+from ampgraph.formats.adapters import load_onnx  # noqa: E402
 from ampgraph.numerics.inputs.samples import load_samples  # noqa: E402
+from ampgraph.numerics.pairs import in_types_of  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402
+from ampgraph.runtime.targets import executed_session  # noqa: E402
 
 LEVELS = ("O1", "O2")
 WARM = 2
@@ -61,7 +61,7 @@ def judged(model: Path, python: str, rounds: int, known: dict[str, Any]) -> dict
 def measured(files: dict[str, Path], python: str, rounds: int, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Speeds by level, and milliseconds of the original."""
     runtime = Runtime("openvino", python)
-    sessions = {level: executed(runtime, path, threads=1) for level, path in files.items()}
+    sessions = {level: executed_session(runtime, path, threads=1) for level, path in files.items()}
     named = {name: size for name, size in sizes.items() if not name.endswith("]")}
     drawn = load_samples(load_onnx(str(files[""])), count=1, seed=0, dims=named)
     sample = next(iter(drawn.fitted(sessions[""].run)))

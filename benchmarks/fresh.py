@@ -41,9 +41,9 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B, C and D: models that are run once, at the end.
+    """A: models whose results may change the code; B to E: models that are run once, at the end.
 
-    C was collected after B had been measured, D after C, each by other makers, and both are said in the list.
+    C was collected after B had been measured, D after C, E after D, each by other makers, and all are said in the list.
     """
     found: str = entry.get("set", "AB"[hashlib.sha256(entry["repo"].encode()).digest()[0] >> 7])
     return found
@@ -67,7 +67,7 @@ class Inputs:
         spec = told[name] if name in told else told["*"]
         shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
         value = getattr(self, spec["kind"])(tuple(spec.get("rows", shape)), spec)
-        wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4"}[dtype])
+        wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4", "UINT8": "u1"}[dtype])
         value = value if spec["kind"] == "made" else fitted(np.asarray(value), shape)
         found = np.ascontiguousarray(value, dtype=wanted)  # of one dimension at least
         return found.reshape(shape) if "shape" in spec else found
@@ -162,6 +162,11 @@ class Inputs:
         kept = np.arange(shape[-1]) < max(1, shape[-1] - self.index % 4)
         return np.where(kept, drawn, 0)
 
+    def onehot(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """One of the places along ``axis``: letters of genes."""
+        drawn = self.random.uniform(size=shape)
+        return drawn == drawn.max(spec["axis"], keepdims=True)
+
     # games, robots, tables of a game's state
 
     def bits(self, shape: tuple[int, ...], spec: Entry) -> Array:
@@ -216,6 +221,16 @@ class Inputs:
         for plane in spec.get("turn", []):
             found[:, plane] = self.index % 2
         return found
+
+    def steps(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Excerpts of a dancing game's chart, 19 rows: speed, note levels, progress, pauses, feet, feet held."""
+        count = shape[1] * shape[3]
+        level, done = self.random.integers(1, 4, count), np.linspace(0, 1, count)
+        taps = np.eye(4)[self.random.integers(0, 4, count)] + (self.random.uniform(size=(count, 4)) < 0.02 * self.index)
+        speed, notes = np.full(count, 0.5 + 0.05 * self.index), (level[:, None] >= np.arange(1, 8)).T
+        rows = [speed, *notes, done, done, 1.6 / level]
+        rows += [*taps.clip(0, 1).T, *(self.random.uniform(size=(4, count)) < 0.1)]
+        return np.stack(rows).reshape(19, shape[1], shape[3]).swapaxes(0, 1)[None]
 
     def pieces(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A small board with some of the pieces of both sides, each a number."""
@@ -337,8 +352,10 @@ class Inputs:
 
     def bins(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """One frame of the short-time Fourier transform of an utterance, and the next one in the next sample."""
-        frame = transform(speech(np.random.default_rng(7), 16000, 16000), 60, shape[1])[20 + self.index]
-        return np.stack([frame.real, frame.imag], -1).reshape(shape)
+        size = shape[-1] if spec.get("magnitude") else shape[1]
+        frame = transform(speech(np.random.default_rng(7), 16000, 16000), 60, size)[20 + self.index]
+        found = abs(frame) if spec.get("magnitude") else np.stack([frame.real, frame.imag], -1)
+        return found.reshape(shape)
 
     def heart(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """An electrocardiogram of ``rate`` per second, in millivolts about zero, or standardised."""
@@ -403,6 +420,14 @@ class Inputs:
         channels = [transform(speech(self.random, 16000, 16000), shape[-1], shape[-2]).T for _ in range(2)]
         return np.stack([[wave.real, wave.imag] for wave in channels]).reshape(shape)
 
+    def radio(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """I, then Q, of a carrier whose phase is keyed, each symbol held for some samples, with noise, standardised."""
+        count, hold, order = math.prod(shape) // 2, spec.get("hold", 8), 2 ** (1 + self.index % 3)
+        symbols = self.random.integers(0, order, count // hold + 1) / order + self.random.uniform()
+        wave = np.repeat(np.exp(2j * np.pi * symbols), hold)[:count]
+        found = np.stack([wave.real, wave.imag]) + 0.1 * self.random.normal(size=(2, count))
+        return (found / found.std()).reshape(shape)
+
     def echo(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """I/Q data of ultrasound: speckle that fades with depth, three transmissions."""
         random = np.random.default_rng(self.index)
@@ -421,7 +446,9 @@ class Inputs:
         if channels == 1:
             picture = picture @ np.array([[0.299], [0.587], [0.114]])
         elif channels > 3:
-            picture = np.concatenate([picture, picture[..., :1] * 0.8 + 0.1], -1)
+            first = picture[..., :1]
+            fourth = np.full_like(first, spec["fourth"]) if "fourth" in spec else first * 0.8 + 0.1
+            picture = np.concatenate([picture, fourth], -1)
         told = (np.asarray(spec.get(key, [default])) for key, default in (("mean", 0.0), ("std", 1.0)))
         mean, std = told
         found = (picture * spec.get("scale", 1) - mean) / std
@@ -433,12 +460,20 @@ class Inputs:
         corners = [whole[..., row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))]
         return np.concatenate(corners, 1)
 
+    def cosines(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Logarithms of the cosine transform of a photograph."""
+        import scipy.fft
+
+        return np.log(abs(scipy.fft.dctn(self.photo(shape, spec), axes=(2, 3), norm="ortho")) + 1e-12)
+
     def digits(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Digits, standardised by ``mean`` and ``std``; of which only ``kept`` of the pixels are seen."""
+        """Digits, standardised by ``mean`` and ``std``; only ``kept`` of the pixels seen; in squares of ``patch``."""
         count = math.prod(shape) // 784
         rows = np.stack([digit(self.index * 50 + n) for n in range(count)])
         if "kept" in spec:
             rows = np.where(self.random.uniform(size=rows.shape) < spec["kept"], rows, 0)
+        if side := spec.get("patch"):
+            rows = rows.reshape(count, 28 // side, side, 28 // side, side).swapaxes(2, 3)
         return ((rows - spec.get("mean", 0)) / spec.get("std", 1)).reshape(shape)
 
     def doodle(self, shape: tuple[int, ...], spec: Entry) -> Array:
@@ -530,6 +565,9 @@ def photograph(source: str, index: int, height: int, width: int) -> Array:
     elif source == "page":
         page = skimage.data.page() if index % 2 else skimage.data.text()
         picture = page[20 + 8 * index :, 30 * index : 30 * index + 160][:60] / 255.0
+    elif source == "persons":
+        person, cut = (skimage.data.astronaut(), skimage.data.camera())[index % 2], 24 * (index // 2)
+        picture = person[: 512 - cut, cut // 2 : 512 - cut // 2][:, :: 1 - index % 4 // 2 * 2] / 255.0
     elif source == "faces":
         face = skimage.data.astronaut()[0:220, 120:330]
         picture = [face, skimage.data.chelsea()[40:260, 100:340], face[:, ::-1], skimage.data.lfw_subset()[index] * 255]
@@ -671,10 +709,10 @@ def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: li
 
 def table(folder: Path) -> str:
     """As markdown: a row for each model, and what each set comes to."""
-    every = rows(folder, [], "ABCD")
+    every = rows(folder, [], "ABCDE")
     lines = ["| model | from | for | set | products low | error | check | --data | --data --repair |", "|" + "---|" * 9]
     lines += [line(entry, row.known) for entry, row in every]
-    for name in "ABCD":
+    for name in "ABCDE":
         lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
     return "\n".join(lines)
 
@@ -724,7 +762,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--clones", type=Path)
-    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C", "D"])
+    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C", "D", "E"])
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=zoo_right.PARTS)
     parser.add_argument("--again", nargs="*", default=[], choices=zoo_right.PARTS)
     args = parser.parse_args()

@@ -29,11 +29,11 @@ from measure import markdown  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.api.check import GENERATED  # noqa: E402
-from ampgraph.api.pairs import paired  # noqa: E402
 from ampgraph.core.verdict import OK, TOLERANCES  # noqa: E402
 from ampgraph.numerics.inputs.samples import load_samples  # noqa: E402
 from ampgraph.numerics.metrics.metric import own_metric  # noqa: E402
 from ampgraph.numerics.metrics.verdict import Compared  # noqa: E402
+from ampgraph.numerics.pairs import paired  # noqa: E402
 
 Outputs = dict[str, Any]
 Change = Callable[[np.ndarray, int], np.ndarray]

@@ -41,8 +41,8 @@ def converted(source: str, result: str, check: str) -> Facts:
 
 def runs(source: str, result: str, count: str) -> Facts:
     """Runs of both models on the inputs of the check."""
-    from ampgraph.api.pairs import paired
     from ampgraph.numerics.inputs.samples import load_samples
+    from ampgraph.numerics.pairs import paired
 
     pair = paired(source, result, "cpu")
     pair.open()

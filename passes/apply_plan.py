@@ -42,7 +42,7 @@ class ApplyPlan:
 
 
 def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, str, str]]:
-    """Operators that become low, with the type and the reason of their first low slot."""
+    """Pass `ApplyPlan`, for metadata: operators that become low, with type and reason of their first low slot."""
     why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
     few = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
     texts = {number: f"{reason.rule}: {reason.text}" for number, reason in few.items()}
@@ -55,7 +55,7 @@ def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, s
 
 
 def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
-    """Gives the values of low units the low type; returns how many."""
+    """Pass `ApplyPlan`: gives the values of low units the low type; returns how many."""
     count, mine = 0, [editor.edits(scope.id) for scope in flow.scopes]
     for value in flow.values:
         if value.unit != NONE and mine[value.scope] and value.dtype == FLOAT32 and value.low_source == NONE:
@@ -68,7 +68,7 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
 
 
 def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
-    """Carries out the plan's weights, casts and roundings; returns how many."""
+    """Pass `ApplyPlan`: carries out its weights, casts and roundings; returns how many."""
     inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
     named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
@@ -96,8 +96,7 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
 
 
 def _factors(plan: Plan) -> dict[tuple[str, str], float]:
-    """The factor that each stored tensor is multiplied by, by scope and name; of several the product, in the plan's
-    order."""
+    """Pass `ApplyPlan`: the factor of each stored tensor, by scope and name; of several the product, in plan order."""
     low = {(edit.scope, edit.value) for edit in plan.weights if edit.store != FLOAT32 and edit.floor is None}
     found: dict[tuple[str, str], float] = {}
     for item in plan.together or ():
@@ -109,7 +108,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def _op(flow: Dataflow, item: JointRounding) -> Op:
-    """The operator whose operands are rounded together; AMP402 for a plan of another model."""
+    """Pass `ApplyPlan`: the operator whose operands are rounded together; AMP402 for a plan of another model."""
     try:
         return flow.at(item.scope, item.index)
     except LookupError:
@@ -117,7 +116,7 @@ def _op(flow: Dataflow, item: JointRounding) -> Op:
 
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
-    """What the plan does inside each function call, relative to it: calls with equal signatures share one function."""
+    """Pass `ApplyPlan`: what it does inside each function call: calls with equal signatures share one function."""
     paths = {scope.path for scope in flow.scopes if scope.kind == "function"}
     if not paths:
         return {}
@@ -144,7 +143,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
 
 def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
-    """The units that the plan makes low, found by place; every unit must be decided."""
+    """Pass `ApplyPlan`: the units that it makes low, found by place; every unit must be decided."""
     slots: dict[tuple[str, int, str], int] = {}
     for unit in flow.units:
         if unit.op == NONE:
@@ -167,8 +166,7 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 
 
 def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
-    """The value that a weight edit or Cast of the plan names. Raises AmpError AMP402 where it is not read where the
-    plan says."""
+    """Pass `ApplyPlan`: the value that a weight edit or Cast names. AmpError AMP402 where it is not read there."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and has(writer.role, "fills")

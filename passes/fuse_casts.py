@@ -15,7 +15,7 @@ from ..oplists.traits import traits
 
 @dataclass(frozen=True)
 class FuseCasts:
-    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays.
+    """The pass that fuses Casts. ``low``: the type whose casts are looked at. A rounding in the file stays.
 
     ``keep``: casts that are left alone, as the file had them before anything was edited. ``given``: False where it had
     none, so that all that there are do what a plan wants."""
@@ -43,39 +43,39 @@ class FuseCasts:
         return Change(count)
 
     def _may_go(self, flow: Dataflow, op: Op) -> bool:
-        """Whether a Cast is none of those that the file had."""
+        """Pass `FuseCasts`: whether one is none of those that the file had."""
         return not self.keep or self.keep.isdisjoint(_marks(flow, op))
 
 
 def has_casts(flow: Dataflow) -> bool:
-    """Whether there is a cast at all."""
+    """Pass `FuseCasts`: whether there is one at all."""
     return bool(_casts(flow))
 
 
 def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
-    """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
+    """Pass `FuseCasts`, which leaves them: Casts that nobody reads, or that change no type, as the file has them."""
     idle = [op for op in _casts(flow) if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
     return frozenset(mark for op in idle for mark in _marks(flow, op))
 
 
 def _casts(flow: Dataflow) -> list[Op]:
-    """All Casts of a model."""
+    """Pass `FuseCasts`: all of a model."""
     return [op for op in flow.with_roles(traits().operators("casts")) if op.inputs and op.outputs]
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
-    """The Casts that are among ``some`` in each call of the function that they stand in."""
+    """Pass `FuseCasts`: those that are among ``some`` in each call of the function that they stand in."""
     calls = Counter(id(op.native) for op in casts)
     found = Counter(id(op.native) for op in some)
     return [op for op in some if found[id(op.native)] == calls[id(op.native)]]
 
 
 def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
-    """What a Cast is known by after edits: the node, and in a function's copy the name of its result with its scope,
-    without numbers."""
+    """Pass `FuseCasts`: what one is known by after edits: the node, and in a function's copy the name of its result
+    with its scope, without numbers."""
     return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
 
 
 def _types(flow: Dataflow, op: Op) -> tuple[str, str]:
-    """From which type a Cast goes to which."""
+    """Pass `FuseCasts`: from which type one goes to which."""
     return flow.values[op.inputs[0]].dtype, flow.values[op.outputs[0]].dtype

@@ -15,7 +15,7 @@ from .verify_types import VerifyTypes
 def default_pipeline(
     plan: Plan, before: Dataflow, *, more: Sequence[Pass] = (), given: bool = False, describe: bool = False
 ) -> tuple[Pass, ...]:
-    """What converts a model by a plan whose rewrites are done; nothing but ``more`` where the plan changes nothing.
+    """The passes that convert a model by a plan whose rewrites are done; only ``more`` where the plan changes nothing.
 
     ``before``: the model that the plan speaks of. ``more``: the user's passes, which run behind the casts and are
     verified with them. ``given``: somebody else made the plan, so that its faults are not ours.

@@ -13,7 +13,7 @@ from ..core.rewrites import Rewrite
 
 @dataclass(frozen=True)
 class RewriteRegions:
-    """The rewrites of a plan, which names nodes by their places in the file, so that it is done once.
+    """The pass that carries out a plan's rewrites, once: they name nodes by their places in the file before.
 
     Raises AmpError AMP402 for nodes that the model does not have, AMP403 for a format that needs no rewrites."""
 

@@ -11,8 +11,9 @@ from ..core.pass_ import Change
 
 @dataclass(frozen=True)
 class VerifyTypes:
-    """``known``: conflicts that the model had before. Raises AmpError for a new one: AMP901, or AMP402 where the plan
-    was ``given`` and so may contradict itself. ``low``: what the dataflow is read for."""
+    """The pass that verifies types. ``known``: conflicts that the model had before. Raises AmpError for a new one:
+    AMP901, or AMP402 where the plan was ``given`` and so may contradict itself. ``low``: what the dataflow is read for.
+    """
 
     known: frozenset[str] = frozenset()
     given: bool = False

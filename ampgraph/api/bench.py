@@ -13,15 +13,15 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress, silent
 from ..core.spellings import place_word
-from ..numerics.graphs import load_onnx
+from ..formats.adapters import load_onnx
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import apart
+from ..numerics.pairs import in_types_of
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
 from ..runtime.executed import ExecutedSession, Runtime, is_here
+from ..runtime.targets import executed_session, lacking
 from .kinds import Data, Feeds, PathLike
-from .pairs import in_types_of
-from .run import executed, lacking
 
 ROUNDS, WARM = 20, 2
 PLAIN, CPU = "cpu", "CPUExecutionProvider"
@@ -79,7 +79,7 @@ def bench(
 
 
 def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
-    """Each runtime once; raises AmpError where one that was named is not there."""
+    """For `bench`: each runtime once; raises AmpError where one that was named is not there."""
     kinds = (
         [_runtime_kind(target)]
         if target
@@ -105,12 +105,12 @@ def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
 
 
 def _executing_runtime(target: str) -> str:
-    """The runtime that executes a target's models, as its kernel table says."""
+    """For `bench`: the runtime that executes a target's models, as its kernel table says."""
     return load_kernels(place_word(target)).executes
 
 
 def _runtime_kind(target: str) -> str:
-    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
+    """Where `bench` times files for a target: the kind of runtime. AmpError AMP404 where none executes them."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):
@@ -132,13 +132,13 @@ class _TimedModel:
     outputs: Mapping[str, Result] = field(default_factory=dict)
 
     def feed(self, sample: Feeds) -> None:
-        """Gives a sample to the model, in the types of its inputs."""
+        """Gives a sample to a model that `bench` times, in the types of its inputs."""
         assert self.session is not None
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
-        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread, else elapsed
-        ones."""
+        """Runs a model of `bench` once; its time counts if ``kept`` (no warm-up): CPU seconds on one thread, else
+        elapsed."""
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -149,13 +149,13 @@ class _TimedModel:
 
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
-    """A ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low type that the
-    runtime can be told."""
+    """For `bench`: a ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low
+    type that the runtime can be told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _TimedModel(runtime, os.fspath(model), threads, hint)
             try:
-                lane.session = executed(runtime, model, threads=threads, hint=hint)
+                lane.session = executed_session(runtime, model, threads=threads, hint=hint)
             except AmpError as error:
                 if error.code != "AMP502":
                     raise
@@ -164,8 +164,8 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
 
 
 def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
-    """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
-    error against it."""
+    """What `bench` reports: median times, ratios to the first model of the same runtime run by run with their
+    quartiles, and the largest error against it."""
     first: dict[tuple[str, int], _TimedModel] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)

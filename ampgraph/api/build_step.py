@@ -129,7 +129,7 @@ def build_training_step(
 def _finished_step(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The training step, with the options it was built by in its layout."""
+    """The last step of `build_training_step`: the step, with the options that it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled_terms(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
@@ -139,7 +139,7 @@ def _finished_step(
 
 
 def _for_training(recipe: Recipe) -> Recipe:
-    """Raises AmpError AMP301 and AMP303 for what a recipe says that a training step has no place for."""
+    """Checks the recipe of `build_training_step`: AmpError AMP301 and AMP303 for what a step has no place for."""
     if not policy_of(recipe.policy).ours:
         hint = "omit --policy, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
@@ -151,7 +151,7 @@ def _for_training(recipe: Recipe) -> Recipe:
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """Plans the precision of forward and backward together and inserts the Casts; returns what the plan warns of."""
+    """For `build_training_step`: plans forward and backward together and inserts the Casts; what the plan warns of."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)
@@ -166,8 +166,8 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
 
 
 def _loss_scale_policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
-    """The loss scale of a step: "default" is a dynamic one for float16 where weights stay float32; AMP320 for what is
-    none."""
+    """The loss scale that `build_training_step` was asked for: "default" is a dynamic one for float16 where weights
+    stay float32; AMP320 for what is none."""
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

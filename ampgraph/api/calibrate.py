@@ -36,12 +36,12 @@ class Measuring:
     steers: bool = True
 
     def given(self) -> list[str]:
-        """The options of measuring that the user wrote, by name."""
+        """The options of measuring that the user gave a verb, by name."""
         named = {"--data": self.data, "--samples": self.samples, "--ranges-out": self.out}
         return [name for name, value in named.items() if value is not None]
 
     def check(self, recipe: Recipe) -> None:
-        """Raises AmpError AMP311 for words that contradict each other or make no sense."""
+        """Checks a verb's options of measuring: AmpError AMP311 for words that contradict each other."""
         asked = self.given()  # without data, the run is on generated inputs
         if recipe.ranges is not None and asked:
             hint = "ranges that are read need no run: omit one of the two"
@@ -54,7 +54,7 @@ class Measuring:
             raise AmpError("AMP311", message, hint=f"give 1 to {MOST_SAMPLES:,}")
 
     def steer(self, options: Options, graph: Graph, progress: Progress | None = None) -> Options:
-        """The options with the ranges in them, which are measured now where they have to be; the graph is sorted.
+        """For a verb with --data: its options with the ranges in them, measured now where they have to be.
 
         Raises AmpError AMP304 (MindIR), AMP401, AMP403 (another model's ranges), and what `calibrate` raises.
         """
@@ -72,7 +72,7 @@ class Measuring:
 
 
 def _refuse_format(graph: Graph) -> None:
-    """Raises AmpError AMP304 for a model whose ranges cannot be measured."""
+    """For `calibrate` and --data: raises AmpError AMP304 for a model whose ranges cannot be measured."""
     if graph.format != "ONNX":
         message = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
         raise AmpError("AMP304", message, hint="measure the ONNX model, or name nodes with --fp32")

@@ -77,8 +77,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
-    """The conversion with its verdict, repaired where that is asked for. An interrupt keeps the file as it is, unless
-    ``mode`` requires more of it."""
+    """For `convert` with a check: the conversion with its verdict, repaired where that is asked for. An interrupt keeps
+    the file as it is, unless ``mode`` requires more of it."""
     try:
         done = by_lists(replace(done, verdict=trial(done, progress)), progress)
         if done.job.checking.repair and done.job.plan is None:
@@ -111,8 +111,7 @@ def resolved(checking: Checking) -> Checking:
 
 
 def _address(metric: str | Function | None) -> str | None:
-    """The place (module:function) of a metric by which another process finds it. Raises AmpError AMP312 where it has
-    none."""
+    """Check in its child: the place (module:function) by which it finds the metric. AmpError AMP312 without one."""
     if metric is None:
         return None
     metric_of(metric)
@@ -124,7 +123,7 @@ def _address(metric: str | Function | None) -> str | None:
 
 
 def mode_of(done: Conversion) -> str:
-    """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
+    """How `convert` checks a result, empty where it does not: nothing is lowered or written, or nobody wants it."""
     mode, decisions = done.job.checking.mode or "", done.plan.decisions
     if mode == "off" or done.job.dry_run:
         return ""
@@ -135,7 +134,7 @@ def mode_of(done: Conversion) -> str:
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict "not checked" for a result that cannot be checked, or not within ``memory`` bytes; else None."""
+    """The verdict "not checked" of `convert` for what ``memory`` bytes or the runtimes here do not allow; else None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")
@@ -151,7 +150,7 @@ def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
 
 
 class Replayed:
-    """An iterable that can be read once, with its first samples kept for the check behind the measuring."""
+    """The data of `convert` that can be read once, with its first samples kept for the check behind the measuring."""
 
     def __init__(self, source: Iterable[Feeds]) -> None:
         self.source = source
@@ -165,8 +164,8 @@ class Replayed:
 
 
 def again(measuring: Measuring, often: bool) -> Measuring:
-    """The measuring with data that the check of the result can read again: an iterator becomes a list where repairs
-    read it ``often``, or keeps its first samples."""
+    """For `convert`: the measuring with data that the check of the result can read again: an iterator becomes a list
+    where repairs read it ``often``, or keeps its first samples."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -177,7 +176,7 @@ def again(measuring: Measuring, often: bool) -> Measuring:
 
 
 def trial(done: Conversion, progress: Progress, repairing: float = 0.0) -> CheckVerdict | None:
-    """Checks a result by a file that is removed afterwards; None where there is nothing to check.
+    """For `convert` with a check: checks a result by a file that is removed again; None where nothing is to check.
 
     ``repairing``: seconds for all of it where it looks for what mends the result as well."""
     if not mode_of(done):
@@ -210,7 +209,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: f
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
-    """What the child is asked: to run two files on a few samples, the user's or generated ones."""
+    """What the child that checks is asked: to run two files on a few samples, the user's or generated ones."""
     from .check_run import Request
 
     checking, samples = done.job.checking, done.job.measuring.samples
@@ -248,7 +247,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples of the check as a file that a child process can read; an iterable is written to one first."""
+    """Check in its child: the samples as a file that it can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return
@@ -260,7 +259,7 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def by_lists(done: Conversion, progress: Progress) -> Conversion:
-    """The conversion that no measured range steers, if it meets the tolerance that the steered one misses."""
+    """For `convert` with a check: the conversion without measured ranges, if only that meets the tolerance."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
         return done
@@ -278,8 +277,8 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
-    """The first of some conversions that is right and has something low; else the model as it is, which is no repair,
-    where only that is right; else what is given, with why nothing mends it."""
+    """For `convert --repair`: the first of some conversions that is right and has something low; else the model as it
+    is, which is no repair, where only that is right; else what is given, with why nothing mends it."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
@@ -303,8 +302,8 @@ def repaired(missed: Conversion, progress: Progress) -> Conversion:
 
 
 def by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """The conversion done again by ranges measured on the samples on which it missed the tolerance; None where it had
-    ranges already."""
+    """For `convert --repair`: the conversion by ranges measured on the samples on which it missed; None where it had
+    some."""
     job = missed.job
     if job.recipe.ranges is not None or job.measuring.given():
         return None
@@ -314,7 +313,7 @@ def by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress:
 
 
 def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
+    """For `convert --repair`: the conversion with what `tune` finds; None where it takes too long, or finds nothing."""
     from .tune import bench_of
 
     count, recipe, job = verdict.samples, missed.made_with(), missed.job
@@ -331,7 +330,8 @@ def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress:
 
 
 def by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """The conversion done again with patterns that the check finds and tries; without any as it was, with why."""
+    """For `convert --repair`: the conversion with patterns that the check finds and tries; without any as it was, with
+    why."""
     left = until - time.monotonic()
     if left < verdict.seconds * verdict.samples:
         return replace(missed, verdict=replace(verdict, unrepaired="none found: the time is up"))
@@ -348,7 +348,7 @@ def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Convers
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with the verdict of its check, in which ``held`` names what was pinned; without one where nothing
-    is low any more."""
+    """For `convert --repair`: the conversion with the verdict of its check, in which ``held`` names what was pinned;
+    without one where nothing is low any more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

@@ -24,9 +24,10 @@ from ..report.findings import Checked, Finding
 from ..report.fusions import engine_sizes
 from ..runtime.executed import Runtime
 from ..runtime.opening import refusal
+from ..runtime.targets import executed_session, runtime_of
 from ..runtime.tensorrt_rtx import BuildJob, build_all
 from .kinds import Data, PathLike
-from .run import executed, opened, runtime_of
+from .run import opened
 from .verify import TOLERANCE, verify
 
 SAMPLES = 4  # that are run where nobody says how many
@@ -91,7 +92,7 @@ def check(
 
 
 def building(target: str, runtime: str) -> bool:
-    """Whether a target's runtime, in the Python ``runtime``, only builds models and executes none. Raises AMP304."""
+    """Whether `check --runtime` only builds the model there, as the target's runtime executes none. Raises AMP304."""
     return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 
@@ -120,7 +121,7 @@ class _Check:
     engines: list[str] = field(default_factory=list)
 
     def done(self, by: str = "") -> Checked:
-        """All rules that were met, left out or violated, as a report. ``by``: the runtime that ran the model."""
+        """The report of `check`: all rules, met, left out or violated. ``by``: the runtime that ran the model."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
@@ -157,18 +158,18 @@ class _Check:
         return graph
 
     def valid(self, graph: Graph) -> bool:
-        """Checks the rule `valid`: the format's checker, and types of operators."""
+        """Checks the rule `valid` of `check`: the format's checker, and types of operators."""
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """Checks that no stored tensor of the model holds NaN."""
+        """The rule of the verb `check` that no stored tensor of the model holds NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """Checks that no Cast of the model does nothing."""
+        """The rule of the verb `check` that no Cast of the model does nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
@@ -211,11 +212,11 @@ class _Check:
     def finite(
         self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, runs: Runtime | None
     ) -> None:
-        """The rule `finite`: a run on a few samples, by the target's runtime where it is here."""
+        """The rule `finite` of the verb `check`: a run on a few samples, by the target's runtime where it is here."""
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
-            session = opened(self.model, strict=strict) if runs is None else executed(runs, self.model, graph)
+            session = opened(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
             drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
             return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
 
@@ -241,7 +242,7 @@ class _Check:
 
 
 def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
-    """Outputs of a run of the model that hold inf or NaN."""
+    """For `check`: the outputs of a run of the model that hold inf or NaN."""
     for name, value in outputs.items():
         array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
         if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():

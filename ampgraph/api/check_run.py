@@ -27,20 +27,21 @@ from ..core.progress import Progress, silent
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..core.verdict import DOUBTFUL, MISSED, CheckVerdict, unchecked
-from ..numerics.graphs import load_onnx
+from ..formats.adapters import load_onnx
+from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import apart, sensitivity, vanishing
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
+from ..numerics.pairs import OnnxPair, Pair, paired
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
 from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
 from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
 from .kinds import Model
-from .mending import Outcome, repair_of, with_stream_tried
-from .pairs import OnnxPair, Pair, paired
+from .mending import repair_of, with_stream_tried
 from .steps import Job
 from .steps import run as converted
 
@@ -84,8 +85,8 @@ class Request:
 
 
 def answer_request(request: Request, tell: Callable[[object], None]) -> None:
-    """Does one request; tells verdicts, and as rows how far it is. What stops a search for nodes leaves the verdict
-    standing."""
+    """What the child of the check does: one request; tells verdicts, and as rows how far it is. What stops a search for
+    nodes leaves the verdict standing."""
     given: list[CheckVerdict] = []
 
     def answer(verdict: CheckVerdict) -> None:
@@ -104,7 +105,8 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
 
 
 def run(request: Request, answer: Answer, progress: Progress = silent) -> None:
-    """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
+    """What the child of the check does: compares two files, answers, and answers again when it knows which nodes are to
+    blame, and what mends them."""
     until, lacking = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
         verdict, lacking = seen_by_users(request)
@@ -151,7 +153,7 @@ class CheckRun:
     overflow: str = ""  # on inputs that are wider than usual, which are left out then
 
     def _say(self, **more: Any) -> None:
-        """Answers with the verdict on what is known so far, and that more may follow."""
+        """From the child of the check: answers with the verdict on what is known so far, and that more may follow."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
@@ -179,7 +181,7 @@ class CheckRun:
             self._try_stream()
 
     def _doubted(self) -> bool:
-        """Adds further doubts to the verdict; False where the model draws random numbers, so that nothing is known."""
+        """Adds further doubts to the check's verdict; False where the model draws random numbers: nothing is known."""
         known, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and known and "float16" in self.pair.low:
             self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
@@ -196,8 +198,8 @@ class CheckRun:
         return True
 
     def _unsteady(self, apart: float) -> CheckVerdict:
-        """The verdict on a float32 model that is so far apart from itself: it draws random numbers, or its inputs have
-        sizes that leave parts of it empty."""
+        """The verdict of the check on a float32 model that is so far apart from itself: it draws random numbers, or its
+        inputs have sizes that leave parts of it empty."""
         why = f"the float32 model differs from itself by {apart:.2g}, run twice on one input"
         pair = self.pair
         draws = not isinstance(pair, OnnxPair) or any(has(op.role, "random") for op in pair.source.dataflow().ops)
@@ -208,17 +210,17 @@ class CheckRun:
         )
 
     def _judged(self) -> CheckVerdict:
-        """The verdict on what was seen so far; of the user's samples also how many were not run."""
+        """The verdict of the check on what was seen so far; of the user's samples also how many were not run."""
         verdict = self.seen.verdict(self.request.tolerance, self.drawn.generated)
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _doubt(self, **why: str) -> None:
-        """Answers ``doubtful``, where there is a reason to doubt an ok verdict."""
+        """Answers ``doubtful``, where there is a reason to doubt an ok verdict of the check."""
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
-        """Compares the outputs of reference and result over the samples, over as many as there is time for, one at
-        least; whether any differs by sample, as far as one sample tells.
+        """Check of a conversion: compares the outputs of reference and result over the samples, over as many as there
+        is time for, one at least; whether any differs by sample, as far as one sample tells.
 
         Of generated samples more are run where those that were asked for leave it open; those that are wider than usual
         are left out where the result overflows on one. What stands if there is no time for more is answered after each
@@ -260,15 +262,15 @@ class CheckRun:
         return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
-        """The error of the reference run twice on the same data: not 0 for a model that draws random numbers."""
+        """Check of a conversion: the error of the reference run twice on the same data: not 0 with random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
         found = (apart(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
     def _beyond_itself(self) -> float | None:
-        """How much the reference's outputs change by the rounding of the inputs alone, where that is more than the
-        tolerance."""
+        """Check of a conversion: how much the reference's outputs change by the rounding of the inputs alone, where
+        that is more than the tolerance."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
         _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
@@ -297,13 +299,13 @@ class CheckRun:
         self._try_stream()
 
     def _try_stream(self) -> None:
-        """Answers with the error that `--fp32-stream` would leave."""
+        """Check of a conversion: answers with the error that `--fp32-stream` would leave."""
         recipe, until = self.request.recipe, self.until
         self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._again, until))
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
-    """The node to blame, for the verdict: where values stop being finite, or behind which the error grows most."""
+    """The verdict of the check on who is to blame: where values stop being finite, or the error grows most."""
     suspect = next(iter(finding.suspects), None)
     if suspect is None:
         return {}
@@ -314,7 +316,7 @@ def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
 
 
 def first_overflow(expected: Mapping[str, Result], result: Mapping[str, Result]) -> str:
-    """The first output that is not finite where the reference is; empty if there is none."""
+    """Check of a conversion: the first output that is not finite where the reference is; empty if there is none."""
     return next((name for name, value in expected.items() if apart(value, result[name]).nonfinite_mismatches), "")
 
 
@@ -327,7 +329,7 @@ FAR = 16  # times: no more samples than the fewest
 
 
 def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
-    """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
+    """Check of a conversion: the low value closest to the end of float16, which real inputs may pass; else empty.
 
     ``seconds``: when to begin with no sample more. Negative numbers count where a
     product makes them: elsewhere masks are large ones.
@@ -351,7 +353,8 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """By name, float16 values (an output is known by what a Cast makes of one), and whether a product makes them."""
+    """Check of a conversion: float16 values by name (an output: what a Cast makes of one); whether a product makes
+    them."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

@@ -16,12 +16,12 @@ from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe, Unpac
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from ..numerics.metrics.metric import Function
+from ..report.picture.writing import picture_conversion, refuse_page
 from ..report.summary import Summary
 from .calibrate import Measuring
 from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
-from .pictures import picture_conversion, refuse_page
 from .steps import Checking, Job
 
 
@@ -187,7 +187,7 @@ def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """Warns of a check that was missed or is in doubt. Raises AmpError AMP507 where it had to be met."""
+    """Warns the caller of `convert` of a check that was missed or is in doubt. AmpError AMP507 where it must be met."""
     if verdict is None or verdict.ok:
         return
     if check == "require" and not verdict.stands:

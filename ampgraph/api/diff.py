@@ -102,6 +102,6 @@ def _plan_of(item: Model | Plan) -> Plan | None:
 
 
 def _name_of(item: Model | Plan) -> str:
-    """The name by which `diff` speaks of one of the two models or plans."""
+    """The name by which the verb `diff` speaks of one of its two models or plans."""
     path = path_of(item)
     return "plan" if path is None else os.path.basename(os.fspath(path))

@@ -13,9 +13,9 @@ from ..planner.resolve import lists_of, made_for
 from ..report.inspect import Inspection, fusions_of, inspected, see
 from ..report.listing import ListRows, listed
 from ..report.picture.page import inspection_page
+from ..report.picture.writing import refuse_page, write_page
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .pictures import refuse_page, write_page
 
 
 @takes_recipe

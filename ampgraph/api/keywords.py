@@ -13,7 +13,7 @@ Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 def takes_recipe(verb: Verb) -> Verb:
-    """Shows what stands behind a verb's ``**fields``: in its signature, and in its docstring, a line for each field."""
+    """A decorator of verbs: shows what stands behind ``**fields``, in the signature and, a line each, the docstring."""
     signature = inspect.signature(verb)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     more = [name for name in OPTIONS if name not in signature.parameters]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
@@ -15,6 +14,7 @@ from ..formats.kinds import Loaded
 from ..formats.kinds import Model as Model
 from ..formats.kinds import PathLike as PathLike
 from ..formats.kinds import is_graph as is_graph
+from ..formats.kinds import path_of as path_of
 
 Data: TypeAlias = PathLike | Iterable[Feeds] | None
 FromPath: TypeAlias = onnx.ModelProto | ir.Model | Graph
@@ -24,8 +24,3 @@ InMemory = TypeVar("InMemory", bound=Loaded)
 """A model in memory, of whatever kind: the same kind comes back."""
 OutPath = TypeVar("OutPath", bound=PathLike)
 """Where the result was written: what was given comes back."""
-
-
-def path_of(model: object) -> PathLike | None:
-    """The model's file, None for one in memory."""
-    return model if isinstance(model, (str, os.PathLike)) else None

@@ -15,16 +15,14 @@ from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
 from ..core.repairs import SHOWN, Mended, Repair
 from ..core.verdict import ALL, CheckVerdict
-from ..formats.onnx.graph import OnnxGraph
-from ..numerics.graphs import load_onnx
+from ..formats.adapters import OnnxGraph, load_onnx
+from ..numerics.comparison import Outcome
 from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.verdict import Compared
+from ..numerics.pairs import OnnxPair
 from ..numerics.search import Search, confirmed
 from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
-from ..report.verification import StepError
-from .kinds import Feeds, Model, PathLike
-from .pairs import OnnxPair, Pair
+from .kinds import Model, PathLike
 from .steps import Job, run
 
 ROUNDS = 16  # of looking at what is left
@@ -35,26 +33,6 @@ PREDICTING = 0.5  # of the time that is left, for runs that predict
 LESS = 0.8  # of the error: what a float32 stream leaves where it is worth its Casts
 NEAR = 0.25  # of the tolerance: errors below are no reason to try that
 LEVELS = ("O2", "auto", "O3", "O1")  # by which a model may have been made that does not say
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a model was judged.
-
-    Attributes:
-        error: the largest error of an output that is judged; ``ok``: whether all of it is right.
-        pair: what was run; ``compared``: what came out.
-        kept: as `FaultSearch` has it; ``by_step``: the error of each step.
-        seconds: that it took.
-    """
-
-    error: float
-    ok: bool
-    pair: Pair
-    compared: Compared
-    kept: tuple[int, Feeds, Feeds] | None = None
-    by_step: tuple[StepError, ...] = ()
-    seconds: float = 0.0
 
 
 Trial = tuple[tuple[str, ...], Outcome]
@@ -228,9 +206,9 @@ def with_stream_tried(
 
 
 def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
-    """The recipe with which ``convert`` makes ``model`` of its reference, by what the model's metadata says, or by what
-    gives the same types; None for another tool's work, and where more was said than the file tells (patterns of
-    `--low`, lists, measured ranges)."""
+    """For a repair by `verify`: the recipe with which ``convert`` makes ``model`` of its reference, by what the model's
+    metadata says, or by what gives the same types; None for another tool's work, and where more was said than the file
+    tells (patterns of `--low`, lists, measured ranges)."""
     wanted = _types(model)
     for recipe in _guesses(reference, model):
         try:
@@ -262,8 +240,8 @@ def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
 
 
 def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
-    """The recipe that a file's metadata says it was made with. Raises AmpError AMP301 to AMP311 for words that make no
-    sense."""
+    """For a repair by `verify`: the recipe that a file's metadata says it was made with. AmpError AMP301 to AMP311 for
+    words that make no sense."""
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None
@@ -273,5 +251,5 @@ def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
 
 
 def _types(graph: Graph) -> set[tuple[str, str]]:
-    """Names and types of all values, by which two models are compared."""
+    """For a repair by `verify`: names and types of all values, by which a conversion is compared with the model."""
     return {(value.name, value.dtype) for value in graph.dataflow().values}

@@ -8,11 +8,9 @@ write_mixlist(mixlist, "mixlist.json")
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -20,9 +18,7 @@ from types import MappingProxyType
 from ..core.arguments import as_annotated
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
-from ..core.json_types import JsonObject
 from ..core.recipe import Recipe, RecipeFields, Unpack
-from ..core.shown import Shown
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
 from ..oplists.levels import Level
@@ -31,7 +27,7 @@ from ..oplists.operators import OpLists
 from ..planner.policies.registry import Answer, ByOperator
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import level_of, lists_of
-from ..report.lines import first, in_rows
+from ..report.listing import Mixlist
 from .keywords import recipe_for, takes_recipe
 from .kinds import PathLike
 
@@ -42,40 +38,9 @@ CAUTION = ("low", "cut", "float32")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, repr=False)
-class Mixlist(Shown):
-    """Operator types of Ascend's compiler by what a level does with them; what is in neither follows its neighbours."""
-
-    policy: str
-    level: str
-    white: tuple[str, ...]
-    black: tuple[str, ...]
-    unnamed: tuple[str, ...]
-    """MindSpore operators that would be in one of the lists, but whose operator type is not known."""
-
-    def content(self) -> JsonObject:
-        """The file's data. Only additions: to take out what a target's own list does not have is an error there."""
-        return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
-
-    def to_json(self) -> str:
-        """The text of the mixlist's file."""
-        return json.dumps(self.content(), indent=2) + "\n"
-
-    def lines(self) -> list[str]:
-        """The text that `export-mixlist` prints, but for where the file is."""
-        rows = [
-            ("options", f"level {self.level}, policy {self.policy}"),
-            ("white list", f"{len(self.white)} operator types that may compute low"),
-            ("black list", f"{len(self.black)} operator types that stay float32"),
-        ]
-        message = f"{len(self.unnamed)} operators of MindSpore go to neither: no operator type is known"
-        rows += [("left out", f"{message} ({first(self.unnamed, 3, ' ...')})")] if self.unnamed else []
-        return in_rows(rows)
-
-
 @cache
 def ascend_names() -> Mapping[str, tuple[str, ...]]:
-    """MindSpore operator -> its operator types on Ascend, sorted. Raises AmpError AMP901 for a mistake in our file."""
+    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. AmpError AMP901."""
     file = read_file(data_folder() / "schemas" / NAMES_FILE)
     for name, types in file.data.items():
         if name not in operators():
@@ -118,8 +83,8 @@ def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | P
 
 
 def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
-    """What a level of the lists does to an operator by its role; what a framework gives the type that comes is in
-    neither list."""
+    """For `export-mixlist`: what a level of the lists does to an operator by its role; what a framework gives the type
+    that comes is in neither list."""
     inside = load_kernels("ascend", "MindIR").float32_inside
 
     def verdict(operator: Operator) -> Answer:
@@ -137,7 +102,7 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _list_for(at_level: str) -> str:
-    """What a level does to a class, as a mixlist can say it: low, float32, or cut for neither."""
+    """For `export-mixlist`: what a level does to a class, as a mixlist can say it: low, float32, or cut for neither."""
     return at_level if at_level in CAUTION else "cut"
 
 
@@ -161,7 +126,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
 
 
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:
-    """Writes the mixlist's file, whole or not at all.
+    """For `export-mixlist`: writes its file, whole or not at all.
 
     Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``.
     """

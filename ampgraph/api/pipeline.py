@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
-    """Sorts a graph and edits it by what `find_rewrites` finds: a dataflow of the result, and what was done."""
+    """A step of `convert`: sorts a graph and edits it by what `find_rewrites` finds: its dataflow, and the rewrites."""
     graph.prepare()
     graph.refuse_training()
     from ..planner.steps import find_rewrites
@@ -39,13 +39,13 @@ def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[D
 
 
 def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
-    """A dataflow of a graph after rewrites, which are done once: they name nodes by their places before."""
+    """A step of `convert` and `apply`: the dataflow of a graph edited by rewrites, which name nodes as they were."""
     RewriteRegions(tuple(rewrites), dtype)(graph)
     return graph.dataflow(dtype, low_io)
 
 
 def ranged(options: Options, rewrites: Sequence[Rewrite]) -> Options:
-    """The options with the ranges of what rewrites have made of values."""
+    """A step of `convert`: the options with the ranges of what rewrites have made of values."""
     renamed = {name: new for one in rewrites for name, new in one.renamed.items()}
     return replace(options, ranges=options.ranges.scaled(renamed)) if options.ranges and renamed else options
 
@@ -58,7 +58,8 @@ def heeding(graph: Graph, options: Options) -> Options:
 def planned(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """The plan of a graph, which is left `rewritten` as the plan says, and the dataflow that the plan speaks of.
+    """A step of `convert` and `plan`: the plan of a graph, which is left `rewritten` as the plan says, and the dataflow
+    that the plan speaks of.
 
     ``passing``: nobody keeps the plan, so that it bears no digest and fits no other graph."""
     graph.prepare()
@@ -69,7 +70,7 @@ def planned(
 def settled_plan(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """The plan of a sorted graph whose shapes are certain, and the dataflow that it speaks of."""
+    """A step of `convert` and `plan`: as `planned`, for a graph that is sorted and whose shapes are certain."""
     digest = graph.digest() if options.ranges is not None or not passing else ""
     options = heeding(graph, options)
     if options.ranges is not None:
@@ -92,8 +93,8 @@ def settled_plan(
 
 
 def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
-    """Carries out the rewrites of a plan that is given, if it is this model's. The plan, with what one of an older
-    format does not say, and the dataflow that it speaks of."""
+    """For `apply` and `convert(plan=...)`: carries out the rewrites of a given plan, if it is this model's. The plan,
+    with what one of an older format does not say, and the dataflow that it speaks of."""
     graph.prepare()
     graph.settle_shapes()
     graph.refuse_training()
@@ -112,8 +113,8 @@ def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
-    """Raises AmpError AMP403 where the low type cannot hold a weight that the plan makes low: the digest by which a
-    model is known does not read large weights."""
+    """For `apply`: raises AmpError AMP403 where the low type cannot hold a weight that the plan makes low: the digest
+    by which a model is known does not read large weights."""
     limit = low_type(plan.dtype).largest
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
     floors = {(edit.scope, edit.value): edit.floor for edit in plan.weights}

@@ -39,8 +39,8 @@ LOWERED = frozenset({"", FLOAT32, *LOW})
 
 
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
-    """The graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means none, or asks it of
-    what is no float32 tensor."""
+    """For `convert --io`: the graph inputs and outputs that are to be low. AmpError AMP305 for a word that means none,
+    or asks it of what is no float32 tensor."""
     words = list(io)
     if not words:
         return frozenset()
@@ -71,8 +71,8 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
 
 
 def frozen(graph: Graph, recipe: Recipe) -> int:
-    """Turns stored tensors that are inputs too into constants, which can be stored low, where the recipe or the version
-    of the file says so; returns how many there were."""
+    """For `convert --freeze`: turns stored tensors that are inputs too into constants, which can be stored low, where
+    the recipe or the version of the file says so; returns how many there were."""
     return adapters.freeze(graph, recipe.freeze_weights)
 
 
@@ -124,7 +124,7 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """Operators of a model that the target does not run at the model's opset."""
+    """For `convert --opset auto`: operators of a model that the target does not run at the model's opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -149,8 +149,8 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
 
 
 def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
-    """The model at the least later opset at which something more can be low, tried one by one; as it is where none
-    gains."""
+    """For `convert --opset auto`: the model at the least later opset at which something more can be low, tried one by
+    one; as it is where none gains."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
@@ -194,7 +194,7 @@ GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:
-    """How good a plan is, less is better: products in float32, Casts, other nodes in float32."""
+    """For `convert --opset auto`: how good a plan is, less is better: float32 products, Casts, other float32 nodes."""
     wide = [
         node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen
@@ -211,7 +211,8 @@ OWN = "com.microsoft::"
 
 
 def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress: Progress = silent) -> Moved:
-    """The model as the runtime optimises it, with a note that says what was done; as it is where that is no gain.
+    """For `convert --optimize`: the model as the runtime optimises it, with a note that says what was done; as it is
+    where that is no gain.
 
     Raises AmpError AMP304 for a format or target whose runtime has no such operators, AMP404 beside a plan, AMP501
     where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
@@ -237,14 +238,15 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
 
 
 def _low_types(graph: OnnxGraph, options: Options) -> str:
-    """The low types that a model has: what was converted is not fused anew, and converting it again changes nothing."""
+    """For `convert --optimize`: the low types that a model has; what was converted is not fused anew, so that
+    converting again changes nothing."""
     flow = _fresh_dataflow(graph, options, frozenset())
     return " and ".join(low for low in LOW if any(value.dtype == low for value in flow.values))
 
 
 def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
-    """Whether the target has kernels for the operators of ONNX Runtime's own in a model, and the CPU has, on which the
-    result is checked."""
+    """For `convert --optimize`: whether the target has kernels for the operators of ONNX Runtime's own in a model, and
+    the CPU has, on which the result is checked."""
     imported = {entry.domain: entry.version for entry in proto.opset_import}
     kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk(proto.graph)}
     tables = [table for table in (options.kernels, options.kernels.fallback) if table is not None]
@@ -252,7 +254,7 @@ def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
 
 
 def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
-    """The best graph that the runtime's optimisers make of a model, and a note on it."""
+    """For `convert --optimize`: the best graph that the runtime's optimisers make of a model, and a note on it."""
     try:
         found = best_fused(
             _whole_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python
@@ -271,7 +273,7 @@ def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[
 
 
 def _why_worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
-    """Why the fused model would be worse to convert than the given one; "" where it is better.
+    """For `convert --optimize`: why the fused model would be worse to convert than the given one; "" for better.
 
     What counts are the nodes that the target's provider runs; where there is no such provider, those of the files.
     """
@@ -290,7 +292,7 @@ def _why_worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Op
 
 
 def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
-    """The proto of a model as `convert` would make it, weights included."""
+    """For `convert --optimize`: the model converted on trial, weights included."""
     copy = OnnxGraph(onnx_io.deserialize(_whole_proto(graph), None))
     plan, flow = pipeline.planned(copy, replace(options, ranges=None), frozenset())
     pipeline.applied(copy, plan, flow)
@@ -298,7 +300,7 @@ def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
 
 
 def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
-    """The ONNX model with its weights in it, for an optimiser. Raises NotOptimized where they are too many."""
+    """For `convert --optimize`: the model with its weights in it, for an optimiser. NotOptimized for too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     model = copied(graph.model)

@@ -247,7 +247,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
 
 
 def format_of(model: Model) -> str:
-    """The format that a model is in: MindIR or ONNX."""
+    """The format of the model that a verb was given: MindIR or ONNX."""
     return "MindIR" if is_mindir(model) else "ONNX"
 
 
@@ -265,7 +265,8 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
 
 
 def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adapters.Back]:
-    """The model; nothing that was given is written over, under whatever name, and no two results go to one file."""
+    """The first step of `convert`: the model; nothing that was given is written over, under whatever name, and no two
+    results go to one file."""
     progress("reading", 0, 0)
     graph, back = adapters.load(job.model)
     plan_in = job.plan if isinstance(job.plan, str) else None
@@ -285,14 +286,14 @@ def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adap
 
 
 def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """The inputs and outputs that a recipe makes low; names of dimensions are checked too."""
+    """For `convert`: the inputs and outputs that a recipe makes low; names of dimensions are checked too."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
 
 
 def report(done: Conversion) -> Summary | None:
-    """The summary of a conversion, where one was asked for."""
+    """The summary of a conversion by `convert`, where one was asked for."""
     known = done.known
     if done.before is None or done.choices is None or known is None:
         return None
@@ -317,7 +318,7 @@ def report(done: Conversion) -> Summary | None:
 
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
-    """Notes on what other options would gain, and on what the target's own tools have to be told."""
+    """Notes in the summary of `convert`: what other options would gain, what the target's own tools have to be told."""
     if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,17 @@ from ..core.arguments import as_annotated
 from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
-from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
-from ..core.shown import Shown
-from ..report.training import closing_lines, history_dict
+from ..report.picture.writing import refuse_page, write_page
+from ..report.training import Trained
 from ..training.run.dataset import TrainingData, normalized
-from ..training.run.fitting import History, OnEpoch, OnStep, fit
+from ..training.run.fitting import OnEpoch, OnStep, fit
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
 from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
-from .pictures import refuse_page, write_page
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -37,40 +35,6 @@ else:  # imported when somebody asks for the types of what names them
     ProcessGroup = Later("torch.distributed", "ProcessGroup")
     MindirTrainer = Later("ampgraph.training.mindspore.step_trainer", "MindirTrainer")
     Trainer = Later("ampgraph.training.run.trainer", "Trainer")
-
-
-@dataclass(frozen=True, repr=False)
-class Trained(Shown):
-    """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
-    many processes shared every batch, of which this was ``rank``."""
-
-    step: str
-    device: str
-    strict: bool
-    checkpoint: str | None
-    html: str | None
-    resumed: bool
-    rank: int
-    ranks: int
-    history: History
-    trainer: Trainer | MindirTrainer
-    log: StepLog | None = None
-
-    @property
-    def first(self) -> bool:
-        """Whether this process is the one that reports."""
-        return self.rank == 0
-
-    def to_dict(self) -> JsonObject:
-        """What `train` did, as plain data for JSON."""
-        report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
-        report |= {"html": self.html} if self.html else {}
-        return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
-
-    def lines(self) -> list[str]:
-        """The text that `train` prints, by lines."""
-        lines = closing_lines(self.history, self.checkpoint, self.resumed)
-        return [*lines, f"page         {self.html}"] if self.html else lines
 
 
 def train(
@@ -175,7 +139,7 @@ def _logged(
 
 
 def _listeners_joined(*listeners: OnStep | None) -> OnStep:
-    """A listener to a training that tells all others."""
+    """Verb `train`: a listener to a training that tells all others."""
 
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
@@ -186,14 +150,14 @@ def _listeners_joined(*listeners: OnStep | None) -> OnStep:
 
 
 def _path_text(path: PathLike | None) -> str | None:
-    """A path as text."""
+    """A path as text, for what the verb `train` reports."""
     return None if path is None else os.fspath(path)
 
 
 def _normalised_data(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
-    """Data with the normalisation that was asked for; AMP325 where they are no files."""
+    """Verb `train`: data with the normalisation that was asked for; AMP325 where they are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -205,8 +169,7 @@ def _normalised_data(
 def _open_trainer(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """The trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError AMP325 for what MindSpore
-    lacks."""
+    """Verb `train`: the trainer, on ONNX Runtime or MindSpore, and the processes. AmpError AMP325 where one lacks."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -225,13 +188,13 @@ def _open_trainer(
 
 
 def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """The learning rate of each update of a training, of the first group of parameters."""
+    """Page of the verb `train`: the learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 
 def _write_reports(found: Trained, log: PathLike | None) -> None:
-    """Writes what `train` was asked for beside the model: the log of steps and the page."""
+    """Writes what the verb `train` was asked for beside the model: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

@@ -24,15 +24,16 @@ from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe, Unpack
 from ..core.verdict import chaotic_in_itself
 from ..formats import adapters
+from ..formats.adapters import load_onnx
 from ..formats.checks import faults_reported, refuse_result
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import sensitivity as to_rounding
 from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Compared, References
+from ..numerics.pairs import in_types_of
 from ..numerics.search import BUDGET, Search, attribute, confirmed
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.options import Options
@@ -43,13 +44,12 @@ from ..planner.promotions import Float32Size, Promotion, find_groups, float32_si
 from ..planner.resolve import resolve
 from ..report.inspect import see
 from ..report.picture.page import tuning_page
+from ..report.picture.writing import refuse_page, write_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
 from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
-from .pairs import in_types_of
-from .pictures import refuse_page, write_page
 from .prepare import at_given, frozen
 from .steps import interface
 

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from ..core.arguments import as_annotated, of_kind
-from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.repairs import Mended
-from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
-from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
-from ..numerics.metrics.metric import Function, Metric, metric_of
-from ..numerics.metrics.verdict import Compared
+from ..numerics.comparison import Comparison, Outcome, chaotic
+from ..numerics.decoding import decoding_of
+from ..numerics.inputs.samples import load_samples
+from ..numerics.metrics.agreement import vanishing
+from ..numerics.metrics.metric import Function, metric_of
+from ..numerics.pairs import paired
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
 from ..report.inspect import see
 from ..report.picture.page import verification_page
+from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
 from ..runtime.opening import noted
-from .decoding import Decoding, Run, decoding_of
-from .kinds import Data, Feeds, Model, PathLike, path_of
-from .mending import LOOKING, Outcome, repair_of
-from .pairs import OnnxPair, Pair, paired
-from .pictures import refuse_page, write_page
+from .kinds import Data, Model, PathLike, path_of
+from .mending import LOOKING, repair_of
 from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5
@@ -139,7 +136,7 @@ def _verification(
 
 
 def _path_in_report(path: PathLike | None) -> str:
-    """A path as the report shows it."""
+    """A path as the report of the verb `verify` shows it."""
     return "in memory" if path is None else str(path)
 
 
@@ -151,56 +148,3 @@ def _check_arguments(tolerance: float, nodes: int | None, cache: object, metric:
         raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
         raise AmpError("AMP312", f"the number of nodes must be 0 or more, not {nodes!r}", hint="0 names none")
-
-
-# -- the comparison, of the pair that is given and of what is tried instead --------------------------------------------
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How models are compared: on which samples, by which metric; ``steps`` and ``cache`` as `verify` takes them."""
-
-    drawn: Samples
-    metric: Metric
-    tolerance: float
-    steps: int | None = None
-    cache: Sequence[str] = ()
-
-    def of(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
-        """Compares the outputs of a pair of models that is open, sample by sample."""
-        start = time.monotonic()
-        runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
-        seen = Compared(self.metric)
-        for number, (expected, found) in enumerate(runs):
-            error = seen.add(expected, found)
-            if decoding is not None:
-                decoding.keep_worst(number, error)
-        if not seen.found:
-            raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
-        by_step = () if decoding is None else decoding.by_step(seen.outputs)
-        largest = max((seen.error, *(step.error for step in by_step)))
-        ok = seen.within(self.tolerance) and all(step.error <= self.tolerance for step in by_step)
-        kept = None if decoding is None else decoding.worst
-        return Outcome(largest, ok, pair, seen, kept, by_step, time.monotonic() - start)
-
-    def again(self, pair: OnnxPair) -> Outcome:
-        """Compares another model, as a repair made it, with the same reference."""
-        return self.of(pair, decoding_of(pair, self.steps, self.cache))
-
-    def _one_by_one(self, pair: Pair, progress: Progress | None) -> Iterator[Run]:
-        """Runs both models on each sample, one after the other; their outputs."""
-        for number, feeds in enumerate(self.drawn):
-            if progress:
-                progress("comparing", number, len(self.drawn))
-            yield pair.both(feeds)
-
-
-def chaotic(
-    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
-    outputs: Sequence[Agreement],
-) -> list[str]:  # fmt: skip
-    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
-    if not low or all(output.within(tolerance) for output in outputs):
-        return []
-    name, found = sensitivity(run, drawn, low[0])
-    return [chaotic_in_itself(found, name)] if found > tolerance else []

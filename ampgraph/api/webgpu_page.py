@@ -27,14 +27,14 @@ from ..core.graph import DescribedGraph
 from ..core.json_types import Json, JsonObject
 from ..core.progress import Progress
 from ..core.version import __version__
+from ..formats.adapters import load_onnx
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
+from ..numerics.pairs import OnnxPair, Pair
 from ..numerics.strict.session import StrictSession
 from ..report.picture.page import DATA, webgpu_page
 from ..report.verification import Verification
 from .kinds import Model, PathLike, path_of
-from .pairs import OnnxPair, Pair
 
 OPTION, PACKAGE = "--webgpu-page", "onnxruntime-web"
 TARGET = "webgpu"
@@ -64,8 +64,9 @@ class WebgpuPage:
         cls, place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair,
         steps: int | None,
     ) -> WebgpuPage | None:  # fmt: skip
-        """The page for two models; None where no ``place`` for one is given. Raises AmpError AMP105 for a place that
-        cannot be its folder, AMP311 for models that no browser runs, AMP501 where onnxruntime-web is nowhere."""
+        """What `verify --webgpu-page` writes for two models; None where no ``place`` is given. AmpError AMP105 for a
+        place that cannot be its folder, AMP311 for models that no browser runs, AMP501 where onnxruntime-web is
+        nowhere."""
         if place is None:
             if package is not None:
                 hint = f"add {OPTION} DIR"
@@ -92,7 +93,7 @@ class WebgpuPage:
         return cls(folder, models, pair, web, version)
 
     def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
-        """Writes the folder of the page, whole or not at all. Raises AmpError AMP105."""
+        """Writes the folder of `verify --webgpu-page`, whole or not at all. Raises AmpError AMP105."""
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
@@ -109,7 +110,7 @@ class WebgpuPage:
                 (beside / PACKAGE / name).write_bytes(content)
 
     def _model(self, model: Model, folder: Path) -> JsonObject:
-        """A model for the browser, in a folder of its own, with its data."""
+        """For `verify --webgpu-page`: a model for the browser, in a folder of its own, with its data."""
         folder.mkdir()
         path, graph = path_of(model), load_onnx(model)
         assert isinstance(graph, OnnxGraph)
@@ -141,7 +142,8 @@ class WebgpuPage:
 
 
 class _TensorFile:
-    """Arrays one behind the other in a file, each once; at multiples of 8, as a browser's arrays need it."""
+    """For `verify --webgpu-page`: arrays one behind the other in a file, each once; at multiples of 8, as a browser's
+    arrays need it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -153,7 +155,8 @@ class _TensorFile:
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
-        """An array as the page's script reads it: type, shape, and its place in the file; texts stand in the entry."""
+        """Of `verify --webgpu-page`: an array as the page's script reads it: type, shape, and its place in the file;
+        texts stand in the entry."""
         shape: list[Json] = [*array.shape]
         if array.dtype.kind in "OUS":
             return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
@@ -170,8 +173,8 @@ class _TensorFile:
 
 
 def _onnxruntime_web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
-    """The files of onnxruntime-web that the page needs, and its version: of a folder that is given, of the nearest
-    node_modules, or as npm fetches them. Raises AmpError AMP501."""
+    """For `verify --webgpu-page`: the files of onnxruntime-web that it needs, and its version: of a folder that is
+    given, of the nearest node_modules, or as npm fetches them. Raises AmpError AMP501."""
     if package is not None:
         return _package_files(lambda name: (Path(package) / name).read_bytes(), str(package))
     for above in (Path.cwd(), *Path.cwd().parents):
@@ -181,7 +184,7 @@ def _onnxruntime_web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
 
 
 def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
-    """onnxruntime-web's files, fetched by npm, and the name of its package."""
+    """For `verify --webgpu-page`: onnxruntime-web's files, fetched by npm, and the name of its package."""
     npm, hint = shutil.which("npm"), f"npm install {PACKAGE} here, or give its folder with --onnxruntime-web"
     if npm is None:
         raise AmpError("AMP501", f"{PACKAGE} is not here, and npm is not installed", hint=hint)
@@ -206,8 +209,8 @@ def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
 
 
 def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
-    """The files of an onnxruntime-web package that its module names, and its version. Raises AmpError AMP501 for
-    another package."""
+    """For `verify --webgpu-page`: the files of an onnxruntime-web package that its module names, and its version.
+    AmpError AMP501 for another package."""
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")
@@ -224,7 +227,7 @@ def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
 
 
 def _refuse_place(folder: Path) -> None:
-    """Raises AmpError AMP105 unless the folder is new, empty, or a page that an earlier call wrote."""
+    """For `verify --webgpu-page`: raises AmpError AMP105 unless the folder is new, empty, or an earlier page."""
     if not folder.parent.is_dir():
         raise AmpError("AMP105", "the folder does not exist", where=str(folder.parent), hint="create it first")
     if folder.exists() and not (folder.is_dir() and (_is_our_folder(folder) or not any(folder.iterdir()))):
@@ -233,7 +236,7 @@ def _refuse_place(folder: Path) -> None:
 
 
 def _is_our_folder(folder: Path) -> bool:
-    """Whether a folder was written by an earlier call of `webgpu_page`, and may be written over."""
+    """Whether a folder was written by an earlier `verify --webgpu-page`, and may be written over."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -242,7 +245,7 @@ def _is_our_folder(folder: Path) -> bool:
 
 @contextmanager
 def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` to write to, which takes its place when all has succeeded."""
+    """For `verify --webgpu-page`: a folder beside ``folder`` to write to, which takes its place when all succeeded."""
     with refusals_reported(folder, OPTION):
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.arguments import as_annotated
-from ..core.shown import Shown
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import OnnxGraph
+from ..report.training import ExportedWeights
 from ..training.run import checkpoint as files
 from ..training.run.evaluation import save_trained
 from ..training.run.fitting import FILE
 from ..training.step.training_step import TrainingStep
 from .kinds import PathLike
-
-
-@dataclass(frozen=True, repr=False)
-class ExportedWeights(Shown):
-    """What `export_weights` wrote, from which files, and how many updates the weights have seen."""
-
-    step: str
-    checkpoint: str
-    result: str
-    updates: int
-
-    def lines(self) -> list[str]:
-        """The text that `export-weights` prints, by lines."""
-        return [f"{name:<11} {value}" for name, value in self.to_dict().items()]
 
 
 def export_weights(

@@ -37,7 +37,7 @@ SHOWN = 2000  # names: a shell shows no more
 
 
 def starting(words: Iterable[str], start: str) -> list[str]:
-    """The completions that begin with ``start``, in order, without repetitions."""
+    """Completion in a shell: the words that begin with ``start``, in order, without repetitions."""
     found = dict.fromkeys(word for word in words if word.startswith(start))
     return list(found)[:SHOWN]
 
@@ -51,7 +51,7 @@ def completes(option: str) -> Complete | None:
 
 
 def _words(option: str) -> Iterable[str]:
-    """The words that an option may be: those of the lists are read when somebody asks for them."""
+    """Completion in a shell: the words that an option may be: those of the lists are read when asked for."""
     if option == "policy":
         from ..planner.policies.registry import names
 
@@ -64,7 +64,7 @@ def _words(option: str) -> Iterable[str]:
 
 
 def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completions of a pattern: names of the model's nodes, and ``op:Kind`` for its operators."""
+    """Completion in a shell, of a pattern: names of the model's nodes, and ``op:Kind`` for its operators."""
     names, kinds = _nodes(ctx)
     return starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
 
@@ -104,7 +104,7 @@ def option(
     metavar: str, help: str, default: Any = None, *, flag: tuple[str, ...] = (), kind: type = str,
     repeats: bool = False, hidden: bool = False,
 ) -> Keyword:  # fmt: skip
-    """An option with a word behind it, of the kind of its default; ``...`` for one that must be given."""
+    """A command's option with a word behind it, of the kind of its default; ``...`` for one that must be given."""
     kind = kind if default is None or default is ... else type(default)
     annotation: Any = GenericAlias(list, (kind,)) if repeats else kind
 
@@ -143,7 +143,7 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
 
 
 def _flags(name: str, of: Option) -> str:
-    """The texts of a switch; one whose default follows from the model has a --no- form too."""
+    """The texts of a command's switch; one whose default follows from the model has a --no- form too."""
     return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
 
 
@@ -192,7 +192,7 @@ class CommandOutput:
 
 
 def printed(found: Shown, ok: bool = True) -> CommandOutput:
-    """The output of a command whose report shows itself."""
+    """The output of a command whose report shows itself, and its exit status."""
     return CommandOutput(found, found.lines, ok)
 
 

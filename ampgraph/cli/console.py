@@ -17,7 +17,7 @@ BREAKS = ":="
 
 
 def joined(pieces: list[str], current: int) -> tuple[list[str], int]:
-    """Words and the place of the current one, from bash's pieces: ``op``, ``:``, ``So`` are one word."""
+    """Completion in bash: words and the place of the current one, of its pieces: ``op``, ``:``, ``So`` are one."""
     words: list[str] = []
     at, open_end = 0, False
     for number, piece in enumerate(pieces):

@@ -178,8 +178,8 @@ def _convert_one(
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
         from ..api.check_model import building, check_build
-        from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
+        from ..report.picture.writing import picture_conversion, refuse_page
 
     data, runtime = rest["data"], rest["runtime"]
     measuring = Measuring(data, rest["samples"], rest["ranges_out"])
@@ -273,8 +273,8 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
 
 
 def write_demo(folder: str) -> tuple[Path, Path]:
-    """Writes a small float32 transformer and 360 images for it, which come with the package, into a folder that is
-    made; returns the paths of both.
+    """Command `demo`: writes a small float32 transformer and 360 images for it, which come with the package, into a
+    folder that is made; returns the paths of both.
 
     Raises AmpError AMP105 where that cannot be done.
     """
@@ -290,6 +290,6 @@ def write_demo(folder: str) -> tuple[Path, Path]:
 
 
 def _command_line(*words: object) -> str:
-    """A command line that works on this machine: by ``ampgraph`` where it is on the path, else by ``python -m``."""
+    """A command line to copy that works here: by ``ampgraph`` where it is on the path, else by ``python -m``."""
     start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
     return shlex.join([*start, *map(str, words)])

@@ -123,7 +123,7 @@ def convert_folder(
 
 
 def _unmatched(done: list[Done]) -> list[AmpError]:
-    """The words of options that mean nothing in any of the models that were converted."""
+    """Command `convert FOLDER`: the words of options that mean nothing in any of the models that were converted."""
     found: list[Any] = [one.found["unmatched"] for one in done if one.state != "failed"]
     words = [word for word in (found[0] if found else ()) if all(word in more for more in found)]
     return [AmpError("AMP305", f"'{word}' matches nothing in any of the models") for word in words]
@@ -147,8 +147,8 @@ def _folder_output(
 
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
-    """A digest of all that decides what becomes of a model, by which the manifest knows that nothing changed. Raises
-    AmpError for options that no model can have."""
+    """Command `convert FOLDER`: a digest of all that decides what becomes of a model, by which the manifest knows that
+    nothing changed. Raises AmpError for options that no model can have."""
     recipe = recipe_of(None, options["fields"])
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}
@@ -158,7 +158,7 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
 
 
 def _source_and_target(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The folder of models to read and the one to write."""
+    """Command `convert FOLDER`: the folder of models to read and the one to write."""
     given = [name for name in ONE_MODEL if options[name]]
     if given:
         message = f"{flags(given)[0]} is about one model, and {model} is a folder"
@@ -176,7 +176,7 @@ def _source_and_target(model: str, output: str | None, options: Mapping[str, Any
 
 
 def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
-    """The files of a folder, and links to folders, by their names in it."""
+    """Command `convert FOLDER`: the files of a folder, and links to folders, by their names in it."""
     files: list[str] = []
     linked: list[str] = []
     for folder, inside, found in os.walk(source):
@@ -233,8 +233,8 @@ class _Work:
 
 
 class Room:
-    """The free memory that models of a folder share: one that needs more than is left waits, unless nothing else
-    runs."""
+    """Command `convert FOLDER`: the free memory that its models share: one that needs more than is left waits, unless
+    nothing else runs."""
 
     def __init__(self) -> None:
         self.free, self.running, self.changed = free_memory(), 0, threading.Condition()
@@ -256,7 +256,7 @@ class Room:
 
 
 def free_memory() -> int:
-    """How many bytes of memory programs can still have; sys.maxsize where the system does not say."""
+    """Command `convert FOLDER`: how many bytes of memory programs can still have; sys.maxsize if unknown."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -264,7 +264,7 @@ def free_memory() -> int:
 
 
 def named_for_web(name: str) -> str:
-    """What transformers.js loads with dtype fp16 or q4f16; empty for a file of another precision."""
+    """Command `convert --transformers-js`: the file that it loads with dtype fp16 or q4f16; empty for others."""
     path = Path(name)
     words = {"_q4": "_q4f16"} | dict.fromkeys(OTHER_WORDS, "")
     found = next((word for word in words if path.stem.endswith(word)), None)
@@ -274,7 +274,7 @@ def named_for_web(name: str) -> str:
 
 
 def _data_files(path: Path) -> list[Path]:
-    """The data files of a model; none where it cannot be read, which is said where it is converted."""
+    """Command `convert FOLDER`: the data files of a model; none where it cannot be read: its conversion says so."""
     try:
         return [Path(os.path.abspath(file)) for file in adapters.load(str(path))[0].data_files()]
     except Exception:  # whatever it is
@@ -282,13 +282,13 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """The digests of those files of a converted folder that exist, by their names in the folder."""
+    """Command `convert FOLDER`: the digests of those files of the converted folder that exist, by their names in it."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 
 
 def _file_digest(path: Path) -> str:
-    """A digest of a file's bytes; "" where there is none."""
+    """Command `convert FOLDER`: a digest of a file's bytes; "" where there is none."""
     try:
         with open(path, "rb") as file:
             made = hashlib.sha256()
@@ -303,7 +303,8 @@ def _file_digest(path: Path) -> str:
 
 
 def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
-    """Copies files beside converted models, each whole or not at all: what was copied, and why others could not be."""
+    """Command `convert FOLDER`: copies files beside converted models, each whole or not at all: what was copied, and
+    why others could not be."""
     copied, faults = [], []
     for name in names:
         try:
@@ -319,7 +320,7 @@ def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str]
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:
-    """What an earlier call did, by model; nothing where that cannot be read."""
+    """Command `convert FOLDER`: what an earlier call did, by model; nothing where that cannot be read."""
     try:
         found = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
         return found["models"] if found["format"] == 1 else {}
@@ -328,8 +329,8 @@ def _read_manifest(target: Path) -> dict[str, Any]:
 
 
 def _write_manifest(target: Path, digest: str, done: list[Done], before: Mapping[str, Any]) -> None:
-    """Writes what is done by now, and what an earlier call did of the rest; what failed is left out, to be tried
-    again."""
+    """Command `convert FOLDER`: writes what is done by now, and what an earlier call did of the rest; what failed is
+    left out, to be tried again."""
     entries = dict(before)
     for one in done:
         entries.pop(one.file, None)

@@ -38,7 +38,7 @@ _volume = ContextVar("volume", default=Volume.USUAL)
 
 
 def quiet() -> bool:
-    """Whether nothing is to be said but errors."""
+    """Whether a command says nothing but errors (--quiet)."""
     return _volume.get() is Volume.QUIET
 
 
@@ -101,7 +101,7 @@ def _print_trace() -> None:
 
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
-    """Ends with 2 for an exception that nobody foresaw: a full disk (``known``), or a defect of ours."""
+    """Ends a command with status 2 at an unforeseen exception: a full disk (``known``), or a defect of ours."""
     _print_trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
@@ -114,13 +114,13 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
 
 
 def _point_at_nothing(stream: IO[str]) -> None:
-    """Points a stream that cannot be written at nothing, so that closing it stays quiet."""
+    """At the end of a command: points a stream that cannot be written at nothing, so that closing it stays quiet."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def prepare_streams() -> None:
-    """Has stdout and stderr take any name, warnings print in one line, and Ctrl-C and SIGTERM clean up."""
+    """Before a command: has stdout and stderr take any name, warnings print in a line, Ctrl-C and SIGTERM clean up."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -140,7 +140,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Holds signals back while extension modules are imported: some crash when an exception reaches them half-made."""
+    """For commands: holds signals back while extension modules are imported: some crash of an exception in between."""
     heard: list[tuple[int, Any]] = []
     handlers = {}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,18 +158,18 @@ def signals_wait() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignores Ctrl-C from here on, where it comes too late to undo anything."""
+    """At the end of a command: ignores Ctrl-C, which comes too late to undo anything."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def plain(text: str) -> str:
-    """Text from a model without the characters that steer a terminal or begin a line."""
+    """Text from a model, to be printed, without the characters that steer a terminal or begin a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def show(lines: list[str], to: IO[str] | None = None) -> None:
-    """Prints a report, by default on stdout."""
+    """Prints a command's report, by default on stdout."""
     if not quiet():
         print("\n".join(plain(line) for line in lines), file=to)
 
@@ -261,7 +261,7 @@ def progress() -> Iterator[Display]:
 
 
 def bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:
-    """What is done, how long it has taken, and how long it still takes where that is known."""
+    """A command's progress bar: what is done, how long it took, and how long it still takes where that is known."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
     from rich.text import Text

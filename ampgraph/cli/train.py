@@ -44,7 +44,7 @@ def of_ranks() -> Iterator[None]:
 
 
 def _take_device() -> None:
-    """Shows this rank's CUDA device alone to the libraries, before they are loaded."""
+    """Command `train`: shows this rank's CUDA device alone to the libraries, before they are loaded."""
     local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not local.isdigit() or count == "1":
         return
@@ -202,7 +202,7 @@ def train(
 
 @contextlib.contextmanager
 def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
-    """Ctrl-C ends a training with the place of its last checkpoint."""
+    """Command `train`: Ctrl-C ends it with the place of its last checkpoint."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted):

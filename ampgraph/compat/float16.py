@@ -68,15 +68,15 @@ def converted(
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
-    float32."""
+    """For another converter's block lists: patterns of operators (in any domain) and nodes, as fp32= takes them,
+    without those that match nothing in float32."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """The model with its external weights in memory. Raises AmpError for a file that is none."""
+    """For another converter's function: the model with its external weights in memory. Raises AmpError for no model."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -85,7 +85,7 @@ def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 
 
 def has_float16(model: onnx.ModelProto) -> bool:
-    """Whether something in the model's graph is float16 already."""
+    """For another converter's function, which refuses such: whether something in the model is float16 already."""
     graph = model.graph
     values = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
     casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
@@ -117,7 +117,8 @@ def convert_tensor_float_to_float16(
 
 
 def all_float16(model: onnx.ModelProto) -> None:
-    """Stores the float32 weights too in float16, in place, a Cast behind each; what float16 cannot hold stays."""
+    """For another converter's argument: stores the float32 weights too in float16, in place, a Cast behind each; what
+    float16 cannot hold stays."""
     graph, casts = model.graph, []
     nodes = [node for inner in _graph_and_bodies(graph) for node in inner.node]
     taken = {name for node in nodes for name in (*node.input, *node.output)}
@@ -152,12 +153,12 @@ def not_done(argument: str, instead: str) -> None:
 
 
 def _warn_caller(text: str) -> None:
-    """Warns of an argument that means something else here, at the caller's line."""
+    """Warns of an argument of another converter's function that means something else here, at the caller's line."""
     warnings.warn(CompatWarning(text), stacklevel=4)
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
-    """Magnitudes clipped to what the converter keeps, zeros and what is not finite left as they are."""
+    """Magnitudes clipped to what the other converter keeps, zeros and what is not finite left as they are."""
     size = np.abs(array)
     kept = (size == 0) | ~np.isfinite(size)
     return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)
@@ -166,7 +167,7 @@ def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
 def _clamped(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
-    """A copy with the float32 weights and constants clamped that a node reads which is not blocked."""
+    """For another converter's function: a copy with float32 weights clamped that a node reads which is not blocked."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]
@@ -183,7 +184,7 @@ def _clamped(
 
 
 def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """An ONNX graph, and all bodies that its nodes contain."""
+    """For another converter's function: an ONNX graph, and all bodies that its nodes contain."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -192,6 +193,6 @@ def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of an ONNX model, those of bodies and functions too."""
+    """For another converter's function: all nodes of an ONNX model, those of bodies and functions too."""
     yield from (node for graph in _graph_and_bodies(model.graph) for node in graph.node)
     yield from (node for function in model.functions for node in function.node)

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from ..api.convert import apply
-from ..api.pairs import in_types_of
 from ..api.run import run
 from ..api.tune import tune
 from ..core.arrays import Array, Result
+from ..numerics.pairs import in_types_of
 from ..numerics.strict.session import StrictSession
 from .float16 import DEFAULT_OP_BLOCK_LIST, CompatWarning, NotConverted, converted, has_float16, loaded, not_done
 from .float16 import convert_np_to_float16 as numbers_in_float16
@@ -136,7 +136,7 @@ def _accepted(
     model: onnx.ModelProto, feed: Mapping[str, Array], validate: Validate | None,
     limits: tuple[float, float] | None, keep: bool,
 ) -> onnx.ModelProto:  # fmt: skip
-    """The first result that is accepted; ``limits``: rtol and atol. Raises NotConverted where none is."""
+    """For another converter's function: the first result accepted; ``limits``: rtol and atol. Raises NotConverted."""
     rtol, atol = limits or (1e-2, 1e-3)
 
     def beyond(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:

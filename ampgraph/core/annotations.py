@@ -15,7 +15,7 @@ _TARGET = re.compile(r"ampgraph(?:\.(\d+))?\.target")
 
 
 def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
-    """What is said of a model that a plan was applied to, by key.
+    """In the metadata of a converted file: what is said of its plan, by key.
 
     ``taken``: keys that it has: what a second conversion says stands under ``ampgraph.2``."""
     head, number = "ampgraph", 1
@@ -28,14 +28,14 @@ def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
 
 
 def target_in(metadata: Mapping[str, str]) -> str:
-    """The target of the last conversion that a file tells of; empty where it tells of none."""
+    """In a file's metadata: the target of the last conversion that it tells of; empty where it tells of none."""
     numbers = [int(found[1] or 1) for key in metadata if (found := _TARGET.fullmatch(key))]
     last = max(numbers, default=1)
     return metadata.get(f"ampgraph.{last}.target" if last > 1 else "ampgraph.target", "")
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Reasons by the names of nodes, as a file before IR version 10 says them; anything but such a table is ignored."""
+    """In a file's metadata: reasons by names of nodes, as a file before IR version 10 says them in a table."""
     try:
         table = json.loads(metadata.get(NODES, "{}"))
     except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The patterns of what earlier conversions pinned to float32; anything but a list of texts is ignored."""
+    """In a file's metadata: the patterns of what earlier conversions pinned to float32, if it is a list of texts."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

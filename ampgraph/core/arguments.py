@@ -53,7 +53,7 @@ Check = Callable[[str, object], None]
 
 
 def _check_of_kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
-    """A check that an argument is of one of ``kinds`` (which the message names) or of ``also`` (which it does not)."""
+    """For a verb's arguments: a check that one is of ``kinds`` (named in the message) or of ``also`` (not named)."""
     return lambda name, value: None if isinstance(value, also) else of_kind(name, value, kinds, hint.format(name))
 
 
@@ -76,7 +76,7 @@ CHECKS: dict[str, Check] = {
 
 
 def as_annotated(verb: Callable[..., object], given: Mapping[str, object]) -> None:
-    """Raises AmpError AMP301 for arguments of another kind than a verb's annotations say, where these are plain.
+    """What every verb begins with: AmpError AMP301 for arguments of other kinds than its plain annotations say.
 
     ``given``: by name, as `locals()` has them where the verb begins.
     """

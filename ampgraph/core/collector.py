@@ -12,13 +12,13 @@ MOST_BYTES = 1 << 30  # of memory, grown since then
 
 
 class _CollectorDebt:
-    """What was made since the last full collection, and may be garbage in circles by now."""
+    """Python's garbage collector: what was made since the last full collection, and may be garbage in circles."""
 
     def __init__(self) -> None:
         self.objects, self.resident = 0, 0
 
     def settle(self) -> None:
-        """Collects what models of earlier work have left, where it may be much."""
+        """Runs Python's garbage collector on what models of earlier work have left, where it may be much."""
         if self.objects and (self.objects > MOST_OBJECTS or _resident() - self.resident > MOST_BYTES):
             gc.collect()
             self.objects, self.resident = 0, _resident()
@@ -29,7 +29,7 @@ _debt = _CollectorDebt()
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Millions of small objects that all live: the cyclic collector would only walk them again and again.
+    """Stops Python's garbage collector inside: of millions of small objects that all live it finds none.
 
     What lived before in the same process may be garbage by now, and is collected first where it may be much.
     """
@@ -48,7 +48,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def _resident() -> int:
-    """Bytes of memory that the process has now; 0 where the system does not say."""
+    """Python's garbage collector: bytes of memory that the process has now; 0 where the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -133,7 +133,7 @@ class Origin:
 
 
 class WeightReader(Protocol):
-    """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
+    """By what a `Dataflow` reads stored tensors: piece by piece, so that no weight has to fit into memory."""
 
     def size(self, value: Value) -> int: ...  # elements; 0 where nothing is stored
     def array(self, value: Value, limit: int = ...) -> Array | None: ...  # whole, of ``limit`` elements at most
@@ -142,7 +142,7 @@ class WeightReader(Protocol):
 
 
 class StaleDataflow(RuntimeError):
-    """A dataflow was used after an edit of its model, which is a mistake of the program."""
+    """The error where a dataflow is used after an edit of its model, which is a mistake of the program."""
 
     def __init__(self) -> None:
         super().__init__("the model was edited since this dataflow was made: ask the graph for another")
@@ -254,8 +254,7 @@ class Dataflow:
             self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def place(self, use: Use) -> tuple[str, int, int]:
-        """A use as plans write it: (scope's path, operator's index there or -1 for an output of the scope,
-        position)."""
+        """A use in the dataflow as plans write it: (scope's path, operator's index, -1 for an output, position)."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
     @cached_property

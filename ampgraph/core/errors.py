@@ -9,7 +9,7 @@ _SOURCE = re.compile(r"/\S+/(\w+\.(?:cc|cpp|cu|h):\d+) ")  # where C++ says that
 
 
 class AmpError(Exception):
-    """A mistake in the input or in its use, reported in one line with a hint.
+    """The one error of ampgraph: a mistake in the input or in its use, reported in one line with a hint.
 
     Codes: 1xx reading and writing files, 2xx the model, 3xx lists, patterns and options, 4xx plans, 5xx running,
     9xx a defect of ampgraph itself.
@@ -27,14 +27,14 @@ class AmpError(Exception):
 
 
 class NoMemory(AmpError):
-    """A run that failed for want of memory, not by a fault of the model: AMP504."""
+    """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__("AMP504", message, where=where, hint=hint)
 
 
 class Unmatched(AmpError):
-    """A ``word`` of an option that means nothing in this model, though it may in another one: AMP305, AMP310."""
+    """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
 
     def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
         super().__init__(code, message, hint=hint)
@@ -50,7 +50,7 @@ class UnknownKeyword(AmpError, TypeError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`did you mean 'X'?`, or an empty string when nothing is close."""
+    """For a hint of an AmpError: `did you mean 'X'?`, or an empty string when nothing is close."""
     import difflib
 
     lower = {k.lower(): k for k in known}
@@ -59,12 +59,12 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
+    """Checks of arguments: whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Whether a caller gave a whole number."""
+    """Checks of arguments: whether a caller gave a whole number."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -75,8 +75,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _without_function(line: str) -> str:
-    """A line of a C++ trace without the function: ``... file.cc:12: words`` of ``... /long/path/file.cc:12 bool f(int
-    (*)(), T) [with T = float] words``."""
+    """Of an error's text: a line of a C++ trace without the function: ``... file.cc:12: words`` of ``...
+    /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words``."""
     found = _SOURCE.search(line)
     end = None if found is None else _closing_bracket(line, line.find("(", found.end()))
     if found is None or end is None:
@@ -86,7 +86,8 @@ def _without_function(line: str) -> str:
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """The position behind the bracket that closes the one at ``start``; None where none does."""
+    """Of an error's text, a line of a C++ trace: the position behind the bracket that closes the one at ``start``; None
+    where none does."""
     depth = 0
     for place in range(max(start, 0), len(line)) if start >= 0 else ():
         depth += (line[place] == "(") - (line[place] == ")")

@@ -23,8 +23,9 @@ NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the
 
 
 def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") -> None:
-    """Raises AmpError AMP106 when ``path`` is one of ``sources``, under whatever name; AMP105 when it can be no file:
-    a folder, a device or a pipe (the result would take its place), no folder around it, a name that is too long."""
+    """Before any file is written: raises AmpError AMP106 when ``path`` is one of ``sources``, under whatever name;
+    AMP105 when it can be no file: a folder, a device or a pipe (the result would take its place), no folder around it,
+    a name that is too long."""
     by = f" with {option}" if option else ""
     if any(same_file(path, source) for source in sources):
         hint = f"choose another name{by}"
@@ -40,7 +41,8 @@ def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") ->
 
 
 def sources_of(*given: object) -> list[Path]:
-    """The files behind arguments: of a path itself, of a folder its samples, of a list each; objects have none."""
+    """Whole files, which must not replace a source: the files behind arguments: of a path itself, of a folder its
+    samples, of a list each; objects have none."""
     found: list[Path] = []
     for item in given:
         if isinstance(item, (list, tuple)):
@@ -52,7 +54,7 @@ def sources_of(*given: object) -> list[Path]:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """One file, through links too."""
+    """Whether two paths are one file, through links too."""
     try:
         return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
     except (OSError, ValueError):  # there is no such file, or cannot be
@@ -66,7 +68,7 @@ def try_folder(path: Path, option: str = "") -> None:
 
 
 def read_text(path: str | os.PathLike[str], what: str) -> str:
-    """The text of a file that should hold ``what``. Raises AmpError AMP401."""
+    """The text of a JSON file that should hold ``what``. Raises AmpError AMP401."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -155,7 +157,7 @@ _being_written: set[str] = set()  # names of temporary files of this process
 
 
 def sweep(path: Path) -> None:
-    """Removes what processes that were killed while they wrote ``path`` have left beside it."""
+    """Whole files: removes what processes that were killed while they wrote ``path`` have left beside it."""
     start = f".{path.name}."
     for found in sorted(path.parent.glob(f"{glob.escape(start)}*-*.tmp")):
         number = found.name.removeprefix(start).partition("-")[0]
@@ -165,7 +167,7 @@ def sweep(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Whether another process of this number runs, so that a temporary file may be its own."""
+    """Whole files: whether another process of this number runs, so that a temporary file may be its own."""
     if process == os.getpid():
         return False  # not this one: a container gives the same number to every run
     if os.name == "nt":
@@ -180,7 +182,7 @@ def _is_running(process: int) -> bool:
 
 
 def _flush_to_disk(path: Path, mode: int) -> None:
-    """Flushes a file or folder to the disk (fsync)."""
+    """Whole files: flushes a file or folder to the disk (fsync)."""
     handle = os.open(path, mode)
     try:
         os.fsync(handle)
@@ -198,7 +200,7 @@ def refusals_reported(path: Path, option: str = "") -> Iterator[None]:
 
 
 def unwritable(path: Path, error: OSError, option: str = "") -> AmpError:
-    """What the system says against writing, as AMP105."""
+    """Whole files: what the system says against writing, as AMP105."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
     hint = f"choose another place with {option}" if option else "choose another place"

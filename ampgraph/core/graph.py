@@ -39,7 +39,7 @@ class Census:
 
     @classmethod
     def of(cls, nodes: int, casts: int, tensors: Iterable[tuple[str, int]]) -> Census:
-        """The census of so many nodes and Casts, and of stored tensors by (type, bytes)."""
+        """The census of a graph: so many nodes and Casts, and stored tensors by (type, bytes)."""
         weights: dict[str, Stored] = {}
         for dtype, size in tensors:
             known = weights.get(dtype, Stored())
@@ -48,7 +48,7 @@ class Census:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all stored tensors."""
+        """Bytes of all stored tensors of a graph."""
         return sum(stored.bytes for stored in self.weights.values())
 
 
@@ -100,8 +100,8 @@ class Editor(Protocol):
         ...
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds the four stored parameters of a norm with stored statistics anew, together, so that their rounding
-        errors cancel in what it computes. False where the operator has no such four."""
+        """Rounds the four stored parameters of a norm with stored statistics anew, together, or a convolution's weights
+        of each channel, so that their rounding errors cancel in what it computes. False where it has none that were."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -160,7 +160,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """A constant of the graph's own, called ``name`` or what is left of it, right behind an operator or value."""
+        """Adds a constant to the graph, called ``name`` or what is left of it, right behind an operator or value."""
         ...
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
@@ -213,11 +213,11 @@ class Graph(Protocol):
 
     @property
     def revision(self) -> int:
-        """Grows with every edit."""
+        """A number that grows with every edit of the graph."""
         ...
 
     def prepare(self) -> None:
-        """Sorts what is unsorted."""
+        """Sorts what is unsorted in the model."""
         ...
 
     def repairs(self) -> list[str]:
@@ -262,11 +262,11 @@ class Graph(Protocol):
         ...
 
     def dimensions(self) -> set[str]:
-        """Names of symbolic dimensions."""
+        """Names of the model's symbolic dimensions."""
         ...
 
     def census(self) -> Census:
-        """What the model holds."""
+        """What the model holds: nodes, Casts and bytes of stored tensors by type."""
         ...
 
     def data_files(self) -> list[Path]:
@@ -287,7 +287,7 @@ class DescribedGraph(Protocol):
     """A graph of a format whose files say things of the model."""
 
     def metadata(self) -> Mapping[str, str]:
-        """What the file says, by key."""
+        """What the model's file says of itself, by key."""
         ...
 
 
@@ -296,7 +296,7 @@ class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 
     def is_step(self) -> bool:
-        """Whether the file holds a training step, so that each run changes its parameters."""
+        """Whether the graph that a verb was given is a training step, so that each run changes its parameters."""
         ...
 
     def scale_doubts(self) -> list[str]:
@@ -310,5 +310,5 @@ class StepGraph(Protocol):
 
 
 def is_mindir(path: object) -> bool:
-    """Whether a path names a MindIR file."""
+    """Whether a path names a MindIR file, by its ending: what every room asks before it opens one."""
     return isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".mindir")

@@ -15,5 +15,5 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 def json_line(value: object) -> str:
-    """Plain data as JSON on one line."""
+    """Plain data as JSON on one line, as reports, files and questions to child processes have it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

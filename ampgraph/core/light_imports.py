@@ -12,7 +12,7 @@ LATER = ("sympy", "onnx_ir._symbolic_shapes")  # the second one reads attributes
 
 
 def stand_in(name: str) -> ModuleType:
-    """A module (PEP 562) that is the real one, which is imported when an attribute is asked for."""
+    """Quick imports: a module (PEP 562) that is the real one, which is imported when an attribute is asked for."""
     module = ModuleType(name)
 
     def load(attribute: str) -> object:
@@ -28,8 +28,8 @@ def stand_in(name: str) -> ModuleType:
 
 
 class Later:
-    """A class by its module, for annotations that name it beside others (``Later("torch.distributed", "ProcessGroup") |
-    None``): the module is imported when somebody asks for the types of a function."""
+    """Quick imports: a class by its module, for annotations that name it beside others (``Later("torch.distributed",
+    "ProcessGroup") | None``): the module is imported when somebody asks for the types of a function."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -42,6 +42,6 @@ class Later:
 
 
 def install() -> None:
-    """Lets the first import of onnx_ir be a light one; nothing to save where it or sympy is there already."""
+    """Quick imports: lets the first one of onnx_ir be a light one, unless it or sympy is there already."""
     if sys.modules.keys().isdisjoint({"onnx_ir", *LATER}):
         sys.modules.update({name: stand_in(name) for name in LATER})

@@ -24,18 +24,18 @@ class LowType:
 
     @property
     def exact_up_to(self) -> int:
-        """The largest whole number up to which all are exact."""
+        """Of a low type: the largest whole number up to which all are exact."""
         return 1 << self.bits
 
     @property
     def rounding(self) -> float:
-        """The largest relative error of a rounding."""
+        """Of a low type: the largest relative error of a rounding."""
         return 2.0**-self.bits
 
 
 @cache
 def low_type(name: str) -> LowType:
-    """``float16`` or ``bfloat16``."""
+    """The facts of a low type, ``float16`` or ``bfloat16``."""
     from ml_dtypes import finfo
 
     info = finfo(name)  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ def low_type(name: str) -> LowType:
 
 
 def numpy_type(name: str) -> DType:
-    """The numpy type of ``float16`` or ``bfloat16`` (ml_dtypes')."""
+    """Of a low type: the numpy type of ``float16`` or ``bfloat16`` (ml_dtypes')."""
     import ml_dtypes
     import numpy as np
 

@@ -1,4 +1,6 @@
-"""Finds patterns in a dataflow. It looks through what changes nothing, and at numbers and attributes in one form."""
+"""Finds patterns in a dataflow, looking through what changes nothing. A pattern becomes instructions, each of which
+goes from a value that is *bound* (to a name of the pattern) to an operator that reads or makes it, and binds the rest.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """The alternatives by operator, with their operands in each order that may be."""
+        """Of the search for a pattern: the alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -83,7 +85,7 @@ class Found:
 
 
 def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
-    """The tree of patterns that start at one operator."""
+    """For matching: the tree of patterns that start at one operator."""
     tree = Branch()
     for pattern in patterns:
         branch = tree
@@ -103,7 +105,7 @@ class _PatternCompiler:
         self.done = {self.anchor}
 
     def run(self) -> Iterator[tuple[Instruction, Found | None]]:
-        """The instructions, with what is found once each is carried out."""
+        """A pattern as the instructions of its search in a dataflow, with what is found once each is carried out."""
         instructions = [self._back(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
             instructions += self._towards(end)
@@ -112,7 +114,7 @@ class _PatternCompiler:
             instructions = []
 
     def _towards(self, end: str) -> Iterator[Instruction]:
-        """Instructions that lead from the values found so far to one end of the region."""
+        """For matching: instructions that lead from the values found so far to one end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
             reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
@@ -121,23 +123,23 @@ class _PatternCompiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
-        early."""
+        """For the order of a search: how many constants a node of the pattern reads; one with some is rarer, so that a
+        search which begins there fails early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
-        """The instruction that finds the operator which makes a value that is bound."""
+        """For matching: the instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
         return Instruction(register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
-        """The instruction that finds an operator which reads a value that is bound."""
+        """For matching: the instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
+        """For matching: an operand of the node that is found already: the anchor's result, or what follows from it."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -151,18 +153,20 @@ class _PatternCompiler:
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
-        """The ways in which a node may be computed; each binds names by itself."""
+        """For matching: the ways in which a node may be computed; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
     def _alternative(self, call: Call, known: set[str]) -> Alternative:
-        """One call of an operator; two operands of one that is commutative are tried in both orders."""
+        """One call of an operator as the search in a dataflow tries it; two operands of one that is commutative are
+        tried in both orders."""
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
-        """What an operand has to be: a number, a name that is bound already, or anything, which binds the name."""
+        """What the search in a dataflow expects of an operand: a number, a name that is bound already, or anything,
+        which binds the name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(-1, number=number, label=name)
@@ -192,7 +196,7 @@ class Match(NamedTuple):
 
 
 class PatternSet:
-    """Patterns that are searched together, in order of preference. ``overridable``: as a View has it."""
+    """Patterns that are searched together in a dataflow, by preference. ``overridable``: as a View has it."""
 
     def __init__(self, patterns: Sequence[Pattern], conventions: Conventions, *, overridable: bool = True) -> None:
         self.patterns, self.conventions, self.overridable = tuple(patterns), conventions, overridable
@@ -204,7 +208,7 @@ class PatternSet:
         self._trees: dict[str, Branch] = {}
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
-        """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
+        """Every match in a dataflow, in the order of the anchors' nodes; of several at one anchor the first."""
         matcher, ops, uses = Matcher(flow, self, classes or {}), flow.ops, flow.uses
         anchors = self._anchors(classes or {})
         behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
@@ -253,7 +257,7 @@ class View:
         self.overridable = overridable
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before Casts and identities that change nothing, with those operators."""
+        """As matching sees it: the value before Casts and identities that change nothing, with those operators."""
         chain: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
@@ -264,36 +268,37 @@ class View:
         return value, chain
 
     def changes_nothing(self, op: Op) -> bool:
-        """Whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
+        """For matching: whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
         values = self.flow.values
         if op.role not in self.through:
             return False
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
+        """For matching: casts and identities behind an operator, one after the other, as long as each is the only
+        reader."""
         while (reader := sole_reader(self.flow, op.outputs[0])) is not None and self.changes_nothing(reader):
             yield reader
             op = reader
 
     def number(self, value: int) -> float | None:
-        """The number in a stored tensor of one element."""
+        """For matching: the number in a stored tensor of one element."""
         return self.flow.scalar(value, overridable=self.overridable)
 
     def stored(self, sort: str, value: int) -> bool:
-        """Whether a value is a stored tensor of a sort, one of STORED."""
+        """For matching: whether a value is a stored tensor of a sort, one of STORED."""
         if not self._is_stored(value):
             return False
         shape = self.flow.shape(value) or ()
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
-        """Whether a value is stored; where ``overridable``, also an input that has a default."""
+        """For matching: whether a value is stored; where ``overridable``, also an input that has a default."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 
     def attribute(self, op: Op, name: str) -> object:
-        """An attribute, or the stored operand that later versions have in its place."""
+        """For matching: an attribute, or the stored operand that later versions have in its place."""
         value: object = self.flow.attribute(op, name)
         place = self.conventions.operand_attributes.get(name, NONE)
         if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
@@ -303,14 +308,14 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def from_the_front(self, op: Op, axes: object) -> object:
-        """Axes as numbers from the front where the rank is known; anything else as it is."""
+        """For matching: axes as numbers from the front where the rank is known; anything else as it is."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
     def same(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
-        """The nodes that compute two values alike, none where the values are one; None where they may differ."""
+        """For matching: the nodes that compute two values alike, none for one value; None where they may differ."""
         if value == other:
             return ()
         one, two = self.flow.writer(value), self.flow.writer(other)
@@ -355,7 +360,7 @@ class Matcher:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        """The first match along a branch, the more preferred instruction first; None where all of them fail."""
+        """The first match in a dataflow along a branch, preferred instructions first; None where all of them fail."""
         for instruction, after in branch.instructions.items():
             if (match := self._carried_out(instruction, after)) is not None:
                 return match
@@ -396,7 +401,7 @@ class Matcher:
         return None
 
     def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators to look at, each with the casts on the way to it."""
+        """The operators of the dataflow to look at next, each with the casts on the way to it."""
         start = self.values[instruction.register]
         if instruction.result != instruction.register:
             return self._readers(instruction, start, ())
@@ -405,7 +410,7 @@ class Matcher:
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
-        """The next instructions for an operator that patterns call by the name of its class."""
+        """The next instructions for an operator that patterns call by its list's class ("product"), not by its kind."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
@@ -418,7 +423,7 @@ class Matcher:
         return not alternative.attributes or all(self._attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
-        """Whether a value is what an operand has to be; binds the name where it is new."""
+        """Whether a value of the dataflow is what a pattern's operand has to be; binds the name where it is new."""
         origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
@@ -436,7 +441,7 @@ class Matcher:
         return True
 
     def _attribute(self, op: Op, attribute: Attribute) -> bool:
-        """Whether an attribute has the expected value, or the one that a name got before; axes also from the front."""
+        """Whether an attribute has the value that a pattern expects, or that its name has; axes also from the front."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
@@ -448,7 +453,7 @@ class Matcher:
         return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators that may come next: all, or none where the value has other uses than the region's."""
+        """Where the search for a pattern may go on: all readers, or none where others than the region use the value."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in uses if use.op != NONE]
         if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
@@ -462,6 +467,6 @@ class Matcher:
         return found
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
-        """Goes back to an earlier choice of the search: forgets the values and operators that were bound since."""
+        """Goes back to an earlier choice of the search in a dataflow: forgets what was bound since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]

@@ -24,5 +24,5 @@ CUSTOM = "package.module:function or file.py:function, called as function(refere
 
 
 def metrics_help() -> str:
-    """The names, for `--help`."""
+    """The names of all metrics, for `--help`."""
     return f"How the error is measured: {', '.join(METRICS)}; or {CUSTOM}."

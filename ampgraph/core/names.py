@@ -26,12 +26,12 @@ class FreshNames:
 
 
 def pattern_for(name: str, value: str) -> str:
-    """A pattern for one node: its name, or the value that it writes where it has none."""
+    """A user's pattern (as --fp32 takes it) for one node: its name, or the value that it writes where it has none."""
     return literal(name) if name and name.partition(":")[0] not in SORTS else f"value:{literal(value)}"
 
 
 def literal(name: str) -> str:
-    """A glob that means a name: one with brackets would mean others too."""
+    """A user's pattern (a glob) that means one name: a name with brackets would mean others too."""
     if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
         return name
     return "".join(f"[{c}]" if c in "[*?" else c for c in name)

@@ -27,7 +27,7 @@ class Pass(Protocol):
 
 
 def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Change]:
-    """Runs passes in order; what each changed. ``check``: the graph is verified behind each of them.
+    """Runs passes in order, any `Pass`; what each changed. ``check``: the graph is verified behind each of them.
 
     Raises AmpError AMP901 in the name of a pass that leaves an invalid graph, or miscounts."""
     known = _faults(graph) if check else frozenset()
@@ -41,7 +41,7 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
 
 
 def _faults(graph: Graph) -> frozenset[str]:
-    """What is wrong with a graph: types that do not agree, and what the format's checker says."""
+    """Before and behind a `Pass`: a graph's faults: types that do not agree, and what the format's checker says."""
     return frozenset([*graph.conflicts(), *filter(None, [graph.fault()])])
 
 
@@ -57,6 +57,6 @@ def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[s
 
 
 def foreign(text: str, verb: str = "does not have") -> AmpError:
-    """A plan that speaks of something else than this model: AMP402."""
+    """The error for a plan that speaks of something else than this model: AMP402."""
     hint = "a plan fits the model it was made for: make it again"
     return AmpError("AMP402", f"the plan {text}, which this model {verb}", hint=hint)

@@ -97,7 +97,7 @@ class Pattern:
 
     @cached_property
     def writers(self) -> Mapping[str, Node]:
-        """The node of every value that the pattern computes."""
+        """The node of every value that the pattern of the search computes."""
         return {node.output: node for node in self.nodes}
 
     @cached_property
@@ -107,7 +107,7 @@ class Pattern:
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
-        """The names that each node is computed from, itself included."""
+        """For the search: the names that each node of the pattern is computed from, itself included."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}
@@ -127,7 +127,7 @@ class Pattern:
         return tuple(dict.fromkeys(call.role for call in calls if call.role in self.anchors))
 
     def above(self, name: str) -> frozenset[str]:
-        """The values that ``name`` is computed from, itself included."""
+        """For the search: the values that ``name`` is computed from in the pattern, itself included."""
         return self._sources.get(name) or frozenset((name,))
 
 
@@ -135,13 +135,13 @@ Functions = Mapping[str, tuple[Function, ...]]
 
 
 def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
-    """The pattern with every function replaced: ways of one node become calls of that node, others a pattern each."""
+    """A pattern with every function replaced, for matching: ways of one node become calls of it, others patterns."""
     for nodes in _expansions(pattern.nodes, functions, 0):
         yield replace(pattern, nodes=nodes)
 
 
 def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
-    """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
+    """For `expand`: all patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     for chosen in product(*(tuple(_nodes_for(node, functions, depth)) for node in nodes)):
@@ -149,7 +149,7 @@ def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> It
 
 
 def _nodes_for(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
-    """The nodes that may stand for one node: itself, unless it calls a function."""
+    """For `expand`: the nodes that may stand for one node of a pattern: itself, unless it calls a function."""
     (call,) = node.calls if len(node.calls) == 1 else (None,)
     if call is None or call.role not in functions:
         yield (node,)
@@ -166,7 +166,7 @@ def _nodes_for(node: Node, functions: Functions, depth: int) -> Iterator[tuple[N
 
 
 def _renamed(function: Function, call: Call, output: str) -> tuple[Node, ...]:
-    """A function's nodes under the caller's names; its own values are called after the caller's."""
+    """For `expand`: a function's nodes under the caller's names; its own values are called after the caller's."""
     names = {**dict(zip(function.parameters, call.operands, strict=True)), function.output: output}
     inner = {node.output for node in function.nodes} - names.keys()
     names |= {name: f"{output}.{name}" for name in inner}

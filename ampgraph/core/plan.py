@@ -79,7 +79,8 @@ class JointRounding:
 
     ``shares``: (scope, stored tensor, factor): it is multiplied by the factor before it is rounded, which gives it what
     rounding takes from the operator's own number. None: the operator is a norm with stored statistics; of the low
-    numbers beside each of its four parameters those are taken that come closest together."""
+    numbers beside each of its four parameters those are taken that come closest together. Or it is a convolution; of
+    each channel's weights those nearest to the middle between two low numbers are rounded such that the sum is kept."""
 
     scope: str
     index: int
@@ -259,7 +260,7 @@ class Plan:
 
 
 def _are_distinct(places: Iterable[Hashable]) -> bool:
-    """Whether no place comes twice."""
+    """For the check of a `Plan`: whether no place comes twice."""
     found = list(places)
     return len(set(found)) == len(found)
 

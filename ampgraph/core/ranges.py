@@ -45,33 +45,33 @@ class Range:
 
     @property
     def absmax(self) -> float:
-        """The largest finite magnitude."""
+        """The largest finite magnitude that was measured."""
         return max(-self.low, self.high)
 
     @property
     def _finite(self) -> bool:
-        """Whether a finite element was seen at all."""
+        """Whether a finite element was measured at all."""
         return self.elements > self.nonfinite
 
     def passes(self, dtype: str, margin: float = 2.0) -> bool:
-        """Whether ``margin`` times the largest magnitude is beyond the low type's largest number."""
+        """Whether ``margin`` times the largest magnitude that was measured is beyond the low type's largest number."""
         return self.absmax * margin > low_type(dtype).largest
 
     def vanishing(self, dtype: str) -> float:
-        """The share of the elements that are not zero and that a low type rounds to zero. For bfloat16 float32's own
-        subnormals count as kept."""
+        """The share of the measured elements that are not zero and that a low type rounds to zero. For bfloat16
+        float32's own subnormals count as kept."""
         lowest = round(float(np.log2(low_type(dtype).smallest_subnormal))) - 1  # half of it is rounded to zero
         return self._share(e < lowest for e in self.exponents)
 
     def _share(self, chosen: Any) -> float:
-        """The share of finite elements that are not zero whose exponents are chosen; ``chosen``: a truth value for each
-        exponent."""
+        """The share of the measured elements, finite and not zero, whose exponents are chosen; ``chosen``: a truth
+        value for each exponent."""
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """The range of the same elements times 2^-exponent; those that become smaller than 2^-126 are counted together
-        as subnormals, and none as zero."""
+        """The measured range of the same elements times 2^-exponent; those that become smaller than 2^-126 are counted
+        together as subnormals, and none as zero."""
         factor = 2.0**-exponent
         exponents: Counter[int] = Counter()
         for e, count in self.exponents.items():
@@ -91,7 +91,7 @@ class Range:
 
 
 def measure(array: Array) -> Range:
-    """The range of one float32 array of any shape, in one pass over pieces of it."""
+    """The `Range` of one float32 array of any shape, in one pass over pieces of it."""
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     for start in range(0, flat.size, PART):
@@ -100,7 +100,7 @@ def measure(array: Array) -> Range:
 
 
 def _measure_piece(part: Array) -> Range:
-    """The range of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
+    """The `Range` of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -210,14 +210,14 @@ class Ranges:
 
 
 def _row_of_range(found: Range) -> list[Any]:
-    """A range as its row in JSON: [low, high, elements, zeros, nonfinite, first exponent, counts from there on]."""
+    """A measured range as a row in JSON: [low, high, elements, zeros, nonfinite, first exponent, counts from there]."""
     first, last = min(found.exponents, default=0), max(found.exponents, default=-1)
     counts = [found.exponents.get(e, 0) for e in range(first, last + 1)]
     return [found.low, found.high, found.elements, found.zeros, found.nonfinite, first, counts]
 
 
 def _range_from_row(row: Any) -> Range:
-    """A range from its row in JSON; ValueError where that is none."""
+    """A measured range from its row in JSON; ValueError where that is none."""
     low, high, elements, zeros, nonfinite, first, counts = row
     whole = [elements, zeros, nonfinite, first, *counts]
     if not all(isinstance(n, int) for n in whole) or min(whole[:3]) < 0 or not (np.isfinite(low) and np.isfinite(high)):
@@ -230,8 +230,8 @@ def _range_from_row(row: Any) -> Range:
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float, floor: float | None = None) -> bool:
-    """Whether a finite element of a stored tensor is larger in magnitude than ``limit``, once what is below ``floor``
-    is raised to it."""
+    """Whether a finite element of a dataflow's stored tensor is larger in magnitude than ``limit``, once what is below
+    ``floor`` is raised to it: for planner and conversion."""
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part) if floor is None else np.abs(np.maximum(part, floor))
         if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
@@ -252,13 +252,13 @@ def value_key(flow: Dataflow, value: int) -> str:
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a key."""
+    """A name as a part of a `value_key`, by which `Ranges` name a value."""
     return name.replace("\\", "\\\\").replace(">", "\\>")
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
-    """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
-    names do not."""
+    """The part of a `value_key` that says bodies and functions around a value, by results of the nodes that have them:
+    indices change with rewrites, names do not."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""
@@ -269,7 +269,7 @@ def _scope_key(flow: Dataflow, scope: int) -> str:
 
 
 def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
-    """Value id -> range, for the values of a dataflow that were measured."""
+    """The `Ranges` of a model by the values of a dataflow: value id -> range, of those that were measured."""
     keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
     found = {}
     for value in flow.values:

@@ -44,7 +44,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text, without quotes and the blanks around them. Raises AmpError AMP301 for a quote left open."""
+    """The parts of a recipe's text, without quotes and blanks around them. AmpError AMP301 for a quote left open."""
     found, place = [], 0
     while text.strip():
         match = _PART.match(text, place)
@@ -59,14 +59,14 @@ def split(text: str) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as `split` reads it back."""
+    """A word of a recipe's text as `split` reads it back."""
     if word and word == word.strip() and not re.search(r'[",]', word):
         return word
     return '"' + word.replace('"', '""') + '"'
 
 
 def words_of(value: object) -> list[str]:
-    """A field's value as the words that its option is given on the command line."""
+    """A recipe field's value as the words that its option is given on the command line."""
     if isinstance(value, tuple):
         return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
     return [value if isinstance(value, str) else repr(value)]
@@ -322,7 +322,7 @@ LOW_OF = {"openvino": "bfloat16"}
 
 
 def low_type_of(target: str | None) -> str:
-    """The low type of a recipe that names none."""
+    """The low type of a `Recipe` that names none, by its target."""
     return LOW_OF.get(target or "", "float16")
 
 
@@ -353,8 +353,7 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """The fields with ``keep_io_types``, other converters' keyword, said as ``io``. Raises AmpError AMP301 where both
-    are given."""
+    """A recipe's fields with other converters' ``keep_io_types`` said as ``io``. AmpError AMP301 for both at once."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_of(words.pop(KEEP_IO))
@@ -364,7 +363,7 @@ def _with_io(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def flags(given: Iterable[str]) -> list[str]:
-    """The command-line options of some fields."""
+    """The command-line options of some of a recipe's fields."""
     return [OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}" for name in given]
 
 
@@ -401,7 +400,7 @@ def _field_and_word(part: str) -> tuple[str, str]:
 
 
 def _word_of_kind(how: Option, name: str, word: str) -> object:
-    """A word as the type of its option; AMP301 otherwise."""
+    """A word of a recipe's text as the type of the field's option; AMP301 otherwise."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

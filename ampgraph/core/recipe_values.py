@@ -20,7 +20,7 @@ PATTERNS = "A PATTERN is a node name glob, op:Kind, scope:layers.3.* or value:NA
 
 
 def level(value: object) -> str | None:
-    """A level's name, or None: the policy's own. Raises AmpError AMP302."""
+    """A recipe's level by its name, or None: the policy's own. Raises AmpError AMP302."""
     found = None if value is None else level_word(value)
     if value is None or found is not None:
         return found
@@ -29,7 +29,7 @@ def level(value: object) -> str | None:
 
 
 def dtype(value: object) -> str:
-    """A low type's name. Raises AmpError AMP301."""
+    """A recipe's low type by its name. Raises AmpError AMP301."""
     found = dtype_word(value)
     if found is not None:
         return found
@@ -38,14 +38,14 @@ def dtype(value: object) -> str:
 
 
 def store_weights(value: object) -> str | None:
-    """How weights are stored, or None: by the policy's habit. Raises AmpError AMP301."""
+    """How a recipe has weights stored, or None: by the policy's habit. Raises AmpError AMP301."""
     if value is None or (isinstance(value, str) and value in STORES):
         return value
     raise AmpError("AMP301", f"invalid value for --store-weights: {value!r}", hint="low or keep")
 
 
 def switch(name: str) -> Callable[[object], bool]:
-    """A reader of yes or no, or of their words. It raises AmpError AMP301."""
+    """A reader of yes or no, or of their words, in a recipe. It raises AmpError AMP301."""
 
     def read(value: object) -> bool:
         found = SWITCHED.get(value.lower()) if isinstance(value, str) else value
@@ -57,7 +57,7 @@ def switch(name: str) -> Callable[[object], bool]:
 
 
 def word(name: str) -> Callable[[object], str]:
-    """A reader of one text. It raises AmpError AMP301."""
+    """A reader of one text in a recipe. It raises AmpError AMP301."""
 
     def read(value: object) -> str:
         if isinstance(value, str):
@@ -68,12 +68,12 @@ def word(name: str) -> Callable[[object], str]:
 
 
 def target(value: object) -> str | None:
-    """The name of a target, or None: the format's own. Raises AmpError AMP301."""
+    """The name of a recipe's target, or None: the format's own. Raises AmpError AMP301."""
     return None if value is None else place_word(word("target")(value))
 
 
 def words(name: str) -> Callable[[object], tuple[str, ...]]:
-    """A reader of one pattern or several. It raises AmpError AMP305."""
+    """A reader of one pattern or several in a recipe. It raises AmpError AMP305."""
 
     def read(value: object) -> tuple[str, ...]:
         found = _as_list(value)
@@ -86,7 +86,7 @@ def words(name: str) -> Callable[[object], tuple[str, ...]]:
 
 
 def rule(value: object) -> tuple[str, ...]:
-    """The words of ``rule``, by the names that rules have now. Raises AmpError AMP305."""
+    """The words of a recipe's ``rule``, by the names that rules have now. Raises AmpError AMP305."""
     found = words("rule")(value)
     if old := {word: OLD_RULES[word] for word in found if word in OLD_RULES}:
         warn_renamed_words("rule", old)
@@ -94,12 +94,12 @@ def rule(value: object) -> tuple[str, ...]:
 
 
 def io(value: object) -> tuple[str, ...]:
-    """The words of ``io``; none for ``keep``, which is what holds where none is said. Raises AmpError AMP305."""
+    """The words of a recipe's ``io``; none for ``keep``, which holds where none is said. Raises AmpError AMP305."""
     return tuple(one for one in words("io")(value) if one != "keep")
 
 
 def rewrite(value: object) -> tuple[str, ...]:
-    """The words of ``rewrite``; none for ``exact``, which is what holds where none is said. Raises AmpError AMP301."""
+    """The words of a recipe's ``rewrite``; none for ``exact``, which holds where none is said. AmpError AMP301."""
     found = _as_list(value)
     for item in found:
         if not isinstance(item, str):
@@ -108,7 +108,7 @@ def rewrite(value: object) -> tuple[str, ...]:
 
 
 def paths(value: object) -> tuple[str, ...]:
-    """File names, of one or of several. Raises AmpError AMP301."""
+    """File names in a recipe, of one or of several. Raises AmpError AMP301."""
     found = []
     for item in [value] if isinstance(value, os.PathLike) else _as_list(value):
         if not isinstance(item, (str, os.PathLike)):
@@ -118,7 +118,7 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def _as_list(value: object) -> list[object]:
-    """What a user gave for a repeatable field as a list: of one thing, of a sequence, or empty for None."""
+    """What a user gave for a repeatable field of a recipe as a list: of one thing, of a sequence, or empty for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
@@ -132,7 +132,7 @@ class Size(int):
 
     @classmethod
     def of(cls, text: str) -> Size | None:
-        """A size that is written ``8`` or ``1:4:8``; None for what is none, or in another order."""
+        """A size in a recipe's --dim that is written ``8`` or ``1:4:8``; None for what is none, or in another order."""
         parts = [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split(":")]
         least, best, largest = parts if len(parts) == 3 else parts[:1] * 3
         if len(parts) not in (1, 3) or not 1 <= least <= best <= largest:
@@ -143,14 +143,14 @@ class Size(int):
 
 
 def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """``sizes`` again with every dimension at its least, at its largest, and as it is; the first two only where they
-    differ."""
+    """The sizes of a recipe's --dim, NAME=LEAST:BEST:LARGEST, again with every dimension at its least, at its largest,
+    and as it is; the first two only where they differ."""
     some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
     return [*(one for one in some if one != sizes), dict(sizes)]
 
 
 def dims(value: object) -> tuple[tuple[str, int], ...]:
-    """``{"batch": 8}``, ``["batch=8"]``, ``["batch=1:4:8"]`` or pairs, sorted by name. Raises AmpError AMP310."""
+    """A recipe's ``dims``: ``{"batch": 8}``, ``["batch=8"]``, ``["batch=1:4:8"]`` or pairs, sorted. AmpError AMP310."""
     found: dict[str, int] = {}
     for item in value.items() if isinstance(value, Mapping) else _as_list(value):
         text, pair = (item, item.rpartition("=")[::2]) if isinstance(item, str) else (_pair_text(item), item)
@@ -164,12 +164,12 @@ def dims(value: object) -> tuple[tuple[str, int], ...]:
 
 
 def _pair_text(item: object) -> str:
-    """A pair as NAME=VALUE, as messages show it."""
+    """An item of a recipe's --dim as NAME=VALUE, as messages show it."""
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 
 def opset(value: object) -> int | Literal["auto"] | None:
-    """A number, "auto", or None: unchanged. Raises AmpError AMP307."""
+    """A recipe's opset: a number, "auto", or None: unchanged. Raises AmpError AMP307."""
     if value is None:
         return None
     if isinstance(value, str) and value == "auto":
@@ -182,7 +182,7 @@ def opset(value: object) -> int | Literal["auto"] | None:
 
 
 def ranges(value: object) -> Ranges | str | None:
-    """Measured ranges, the name of a file of them, or None. Raises AmpError AMP311."""
+    """A recipe's measured ranges, the name of a file of them, or None. Raises AmpError AMP311."""
     if value is None or isinstance(value, (str, os.PathLike)):
         return None if value is None else os.fsdecode(value)
     from .ranges import Ranges
@@ -194,7 +194,7 @@ def ranges(value: object) -> Ranges | str | None:
 
 
 def range_margin(value: object) -> float | None:
-    """A positive number, or None. Raises AmpError AMP311."""
+    """A recipe's ``range_margin``: a positive number, or None. Raises AmpError AMP311."""
     if value is None:
         return None
     if not is_number(value):

@@ -32,7 +32,7 @@ class Repair:
         return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The repair as plain data for JSON."""
         error = self.error if math.isfinite(self.error) else None
         return {"options": list(self.options), "error": error, "recipe": self.recipe}
 
@@ -47,11 +47,11 @@ class Mended:
 
 
 def fp32_options(patterns: Iterable[str]) -> tuple[str, ...]:
-    """``--fp32 PATTERN`` for each, quoted as a shell reads them."""
+    """A `Repair` as options: ``--fp32 PATTERN`` for each, quoted as a shell reads them."""
     return tuple(f"--fp32 {shlex.quote(pattern)}" for pattern in patterns)
 
 
 def listed(options: tuple[str, ...]) -> str:
-    """The first of some options, and how many more there are."""
+    """Of a `Repair`: the first of some options, and how many more there are."""
     more = f" and {len(options) - SHOWN} more, see --json" if len(options) > SHOWN else ""
     return f"{' '.join(options[:SHOWN])}{more}"

@@ -51,7 +51,7 @@ class Rewrite:
 
     @property
     def writes(self) -> str:
-        """What is written, in a few words."""
+        """What a plan's rewrite writes, in a few words."""
         raise NotImplementedError
 
     @property
@@ -61,17 +61,17 @@ class Rewrite:
 
     @property
     def gone(self) -> tuple[int, ...]:
-        """The nodes that leave no other in their place."""
+        """The nodes that a plan's rewrite takes away and that leave no other in their place."""
         return () if self.exchanges else self.nodes[:-1]
 
     @property
     def result(self) -> str:
-        """The value that is read in the place of the last node's result; an empty string for one of the same name."""
+        """The value read after a plan's rewrite in the place of the last node's result; "" for one of the same name."""
         return ""
 
     @property
     def what(self) -> str:
-        """What is written, in words that reports count by."""
+        """What a plan's rewrite writes, in words that reports count by."""
         return f"{self.writes} ({self.name})"
 
     @property
@@ -136,13 +136,13 @@ class _OldRow:
 
 
 def _old_name(row: Mapping[str, Any]) -> str:
-    """The name of a rewrite in a row from before rewrites had names: only norms were rewritten."""
+    """The name of a rewrite in a plan's row from before rewrites had names: only norms were rewritten."""
     return "norm" if row["axis"] == -1 else "channels"
 
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """The classes of all rewrites by name: those of the modules in the packages of `HOMES`."""
+    """The classes of all rewrites of a plan by name: those of the modules in the packages of `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)
@@ -152,6 +152,6 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
 
 
 def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
-    """The rewrites that a module defines; what it only imports has no names there."""
+    """The classes of rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

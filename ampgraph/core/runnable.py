@@ -47,7 +47,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """The node's name, else its first output's."""
+        """How reports and runs name this node: by its name, else its first output's."""
         return self.node or next(filter(None, self.written), self.kind)
 
 

@@ -13,7 +13,7 @@ Match = Callable[[str], object]
 
 
 def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-    """The operators that some pattern names, looked for once."""
+    """The operators that some of the user's patterns (--fp32, --low) name, looked for once."""
     if patterns not in flow.memo:
         flow.memo[patterns] = {op.id for pattern in patterns for op, _ in named(flow, pattern)}
     found: set[int] = flow.memo[patterns]
@@ -21,7 +21,7 @@ def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
 
 
 def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
-    """Operators with float32 slots that a pattern names, and the units concerned."""
+    """Operators with float32 slots that a user's pattern (--fp32, --low) names, and the units concerned."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
         match = _name_matcher(rest)
@@ -49,8 +49,8 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
-    """The operators that a function call or a control-flow node runs, at any depth: a pattern that names the node names
-    all of them."""
+    """For a user's pattern (--fp32, --low) that names a function call or control-flow node: the operators that this
+    runs, at any depth, which it names too."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []
@@ -67,13 +67,13 @@ def _name_matcher(pattern: str) -> Match:
 
 
 def _in_scope(layer: str, match: Match) -> bool:
-    """A scope pattern covers what lies below it too: layers.3 covers layers.3.attention."""
+    """Whether a user's pattern for a scope covers a layer: what lies below too, layers.3 covers layers.3.attention."""
     parts = layer.split(".")
     return any(match(".".join(parts[:n])) for n in range(len(parts), 0, -1))
 
 
 def hint(flow: Dataflow, pattern: str) -> str:
-    """What to try instead of a pattern that names nothing."""
+    """What to try instead of a user's pattern (--fp32, --low) that names nothing."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
         kinds = sorted({op.kind for op in flow.ops if op.slots})

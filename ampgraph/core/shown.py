@@ -14,7 +14,7 @@ from .sketches import Html, folded
 
 
 def plain(value: object) -> Json:
-    """What a report holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
+    """What any data class holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
@@ -31,13 +31,13 @@ def plain(value: object) -> Json:
 
 
 def named(report: object, *names: str) -> JsonObject:
-    """Some attributes of a report, all its fields if none is named, as plain data."""
+    """For JSON of any report: some of its attributes, all its fields if none is named, as plain data."""
     own = [field.name for field in fields(report)] if is_dataclass(report) else []
     return with_old_names(report, {name: plain(getattr(report, name)) for name in names or own})
 
 
 def with_old_names(report: object, found: JsonObject) -> JsonObject:
-    """Plain data of a report, with the names that attributes had before as well."""
+    """For JSON of any report: its plain data, with the names that attributes had before as well."""
     old = old_attributes(type(report).__name__)
     return found | {name: found[new] for name, new in old.items() if new in found}
 
@@ -48,7 +48,7 @@ class Data:
     __slots__ = ()
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null for a number that is not finite."""
+        """This data class, of whatever room, as plain data for JSON; null for a number that is not finite."""
         return named(self)
 
     if not TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Shown(Data):
     __slots__ = ()
 
     def lines(self) -> list[str]:
-        """The report of the command."""
+        """The text of what shows itself, by lines."""
         raise NotImplementedError
 
     def _full(self) -> list[str]:
-        """The report with all that it can say."""
+        """The text of what shows itself, with all that it can say."""
         return self.lines()
 
     def _overview(self) -> Iterable[Html]:

@@ -25,40 +25,40 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """An HTML table; cells are escaped but where they are `Html`."""
+    """A table in HTML for any object's notebook view; cells are escaped but where they are `Html`."""
     lines = [_table_row("th", head)] if head else []
     return Html(f"<table>{''.join([*lines, *(_table_row('td', row) for row in rows)])}</table>")
 
 
 def _table_row(tag: str, cells: Sequence[str]) -> str:
-    """A row of a table in markup; ``tag``: ``th`` for its head, ``td`` for the others."""
+    """A row of a notebook's table in HTML; ``tag``: ``th`` for its head, ``td`` for the others."""
     return f"<tr>{''.join(f'<{tag}>{markup(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def markup(text: str) -> str:
-    """A text as it stands in markup."""
+    """A text as it stands in the HTML of a sketch."""
     return text if isinstance(text, Html) else html.escape(text)
 
 
 def heading(text: str, behind: str = "") -> Html:
-    """A line in bold, and what stands behind it."""
+    """A line in bold in a notebook, and what stands behind it."""
     return Html(f"<p><b>{markup(text)}</b>{markup(behind)}</p>")
 
 
 def folded(title: str, lines: Sequence[str]) -> Html:
-    """Lines of a report behind a title that opens them."""
+    """Lines of text in a notebook behind a title that opens them."""
     text = html.escape("\n".join(lines))
     return Html(f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>")
 
 
 def svg(drawn: str, width: int, height: int) -> str:
-    """Elements of SVG as a file of it."""
+    """A sketch's elements of SVG as a file of it."""
     box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f"<svg {box}>{drawn}</svg>"
 
 
 def image(drawn: str, width: int, height: int, words: str) -> Html:
-    """Elements of SVG as a picture; ``words`` say the same."""
+    """A sketch's elements of SVG as a picture in a notebook; ``words`` say the same."""
     data = base64.b64encode(svg(drawn, width, height).encode()).decode()
     alt = html.escape(words)
     return Html(
@@ -67,7 +67,7 @@ def image(drawn: str, width: int, height: int, words: str) -> Html:
 
 
 def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
-    """Parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
+    """A sketch of parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
     whole = max(whole, sum(parts.values()), 1)
     x, drawn = 0.0, [_svg_rectangle(0, width, 0, 12, "#8884")]
     for name, count in parts.items():
@@ -77,12 +77,12 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """A picture of types one behind the other, as along a graph."""
+    """A sketch of types one behind the other, as along a graph."""
     return image(along(types, width), width, 16, words)
 
 
 def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
-    """The elements of such a picture, from ``x`` and ``y`` on, 16 pixels high."""
+    """The elements of such a strip of a sketch, from ``x`` and ``y`` on, 16 pixels high."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
     return "".join(
@@ -92,7 +92,7 @@ def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
-    """Numbers above zero one behind the other, by their logarithm; red beyond ``limit``, which is a line."""
+    """A sketch of numbers above zero, one behind the other, by their logarithm; red beyond ``limit``, a line."""
     pieces = [max(piece) for piece in _equal_pieces(values)]
     logs = [math.log10(value) for value in (*pieces, limit)]
     low, high = min(logs) - 0.2, max(logs) + 0.2
@@ -110,7 +110,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
 
 
 def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
-    """A picture of points (x from 0, y above zero by its logarithm, whether chosen)."""
+    """A sketch of points (x from 0, y above zero by its logarithm, whether chosen)."""
     most = max([x for x, _, _ in points] or [0.0]) or 1.0
     logs = [math.log10(y) for _, y, _ in points] or [0.0]
     low, high = min(logs) - 0.2, max(logs) + 0.2
@@ -123,11 +123,11 @@ def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int 
 
 
 def _equal_pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
-    """The values in at most `PARTS` pieces of one length; the last may be shorter."""
+    """A sketch's values in at most `PARTS` pieces of one length; the last may be shorter."""
     size = math.ceil(len(values) / PARTS) or 1
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _svg_rectangle(x: float, width: float, y: float, height: float, colour: str) -> str:
-    """A rectangle of SVG, in pixels from the upper left corner."""
+    """A rectangle of a sketch in SVG, in pixels from the upper left corner."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'

@@ -36,22 +36,22 @@ def dtype_word(value: object) -> str | None:
 
 
 def option_words(words: Iterable[str]) -> list[str]:
-    """Words of a command line: ``--fp16`` and its like, which other tools have, as ``--dtype=float16``."""
+    """All readers of options: words of a command line, ``--fp16`` and its like, as ``--dtype=float16``."""
     return [_OPTIONS.get(word, word) for word in words]
 
 
 def place_word(word: str) -> str:
-    """A target or a device: ``cuda`` of gpu, ``tensorrt`` of TRT; another word as it is."""
+    """A user's word for a target or device by its one spelling: ``cuda`` of gpu, ``tensorrt`` of TRT; others stay."""
     return _PLACES.get(word.lower(), word)
 
 
 def device_word(device: str) -> str:
-    """The device that a word means (``cuda`` of gpu), in any case; anything but text is returned as it is."""
+    """A user's word for a device by its one spelling (``cuda`` of gpu), in any case; what is no text stays as it is."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 
 def io_of(keep: object) -> tuple[str, ...]:
-    """What ``io`` says for ``keep_io_types``: True, False, or the names of those that keep theirs.
+    """What a recipe's ``io`` says for ``keep_io_types``: True, False, or the names of those that keep theirs.
 
     Raises AmpError AMP305 for another kind.
     """

@@ -14,8 +14,8 @@ Reader = Callable[[Any], Any]
 
 @cache
 def reader(hint: Any) -> Reader:
-    """A function that reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples,
-    lists, sets, mappings by name and dataclasses of these; what is annotated as object is taken as it is.
+    """Plans and recipes: a function that reads plain data as a type: str, int, bool, finite floats, literals, None or
+    another, tuples, lists, sets, mappings by name and dataclasses of these; what is annotated as object stays.
 
     It raises ValueError for data of any other type.
     """
@@ -42,7 +42,7 @@ def reader(hint: Any) -> Reader:
 
 
 def _reader_of_type(kind: type) -> Reader:
-    """Reads values of exactly this type."""
+    """Plans and recipes: reads values of exactly this type."""
 
     def read(given: Any) -> Any:
         if type(given) is not kind:  # a bool is no int
@@ -53,7 +53,7 @@ def _reader_of_type(kind: type) -> Reader:
 
 
 def _read_text(given: Any) -> str:
-    """Text that can be written as UTF-8; ValueError otherwise."""
+    """Plans and recipes: text that can be written as UTF-8; ValueError otherwise."""
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is not text")
     if not given.isascii():
@@ -62,14 +62,14 @@ def _read_text(given: Any) -> str:
 
 
 def _read_number(given: Any) -> float:
-    """A finite number as float; a bool is none."""
+    """Plans and recipes: a finite number as float; a bool is none."""
     if type(given) not in (int, float) or not math.isfinite(given):
         raise ValueError(f"{given!r} is not a finite number")
     return float(given)
 
 
 def _reader_of_words(words: tuple[Any, ...]) -> Reader:
-    """A function that reads one of some words (a Literal), and refuses any other."""
+    """Plans and recipes: a function that reads one of some words (a Literal), and refuses any other."""
 
     def read(given: Any) -> Any:
         if given not in words:
@@ -80,7 +80,7 @@ def _reader_of_words(words: tuple[Any, ...]) -> Reader:
 
 
 def _reader_of_table(values: Reader) -> Reader:
-    """Reads a table whose values are read by ``values``, which nobody can change."""
+    """Plans and recipes: reads a table whose values are read by ``values``, which nobody can change."""
 
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):
@@ -91,7 +91,7 @@ def _reader_of_table(values: Reader) -> Reader:
 
 
 def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
-    """Reads a list as a tuple: of one type with an ellipsis in the annotation, else one type a place."""
+    """Plans and recipes: reads a list as a tuple: of one type with an ellipsis, else one type a place."""
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
 
@@ -106,7 +106,7 @@ def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
 
 
 def _reader_of_dataclass(kind: Any) -> Reader:
-    """Reads a table as a dataclass, field by field; ValueError for unknown ones and for those that are missing."""
+    """Plans and recipes: reads a table as a dataclass; ValueError for unknown fields and for missing ones."""
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     readers: dict[str, Reader] = {}
 

@@ -19,13 +19,14 @@ TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
 def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
-    """What is said of a model that no low type suits, and what it means."""
+    """A verdict's words on a model that no low type suits, and what that means."""
     changed = f"rounding its inputs alone changes it by {sensitivity:.2g}" + (f" at '{output}'" if output else "")
     return f"the model is chaotic in itself: {changed}, whatever is float32 inside; judge it by its task (--metric)"
 
 
 class PrecisionWarning(UserWarning):
-    """A conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what repairs it."""
+    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what
+    repairs it."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
         self.verdict = verdict
@@ -109,12 +110,12 @@ class CheckVerdict(Data):
 
     @property
     def repair(self) -> tuple[str, ...]:
-        """Options of `convert` that mend it."""
+        """Of the verdict of a check: options of `convert` that mend the result."""
         return fp32_options(self.mended_by)
 
     @property
     def suggestion(self) -> tuple[str, ...]:
-        """Options of `convert` to try."""
+        """Of the verdict of a check: options of `convert` to try."""
         return fp32_options(self.suggested)
 
     @property
@@ -124,7 +125,7 @@ class CheckVerdict(Data):
 
     @property
     def on(self) -> str:
-        """The inputs that it ran on, in words."""
+        """Of the verdict of a check: the inputs that it ran on, in words."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
         return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
@@ -208,7 +209,7 @@ class CheckVerdict(Data):
         return ", or ".join(ways)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
+        """The verdict of a check as plain data for JSON; an infinite error is null, and ``outcome`` says which way."""
         said: JsonObject = {"repair": self.repair, "suggestion": self.suggestion}
         for name, error in (("error", self.error), ("worst", self.worst)):
             said[name] = error if error is not None and math.isfinite(error) else None
@@ -216,7 +217,7 @@ class CheckVerdict(Data):
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
-        """What `to_dict` made."""
+        """The verdict of a check that `to_dict` made plain data of, as a child process sends it."""
         known: dict[str, Any] = {field.name: data[field.name] for field in fields(CheckVerdict)}
         known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "pinned")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
@@ -225,5 +226,5 @@ class CheckVerdict(Data):
 
 
 def unchecked(reason: str, remedy: str) -> CheckVerdict:
-    """The verdict where nothing could be checked, and what to do about it."""
+    """The `CheckVerdict` where nothing could be checked, and what to do about it."""
     return CheckVerdict(UNCHECKED, reason=reason, remedy=remedy)

@@ -1,5 +1,5 @@
-"""Ways through a dataflow: before and behind values, through operators of some roles, to a sole reader, and across the
-boundaries of bodies and functions."""
+"""Ways through a dataflow: before and behind values, through operators of some roles (kinds, as lists call them), to a
+sole reader, and across the boundaries of bodies and functions: a formal is what a call's argument is called inside."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from .dataflow import NONE, Dataflow, Op, Use
 
 
 def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
-    """The operators among ``through`` that a value comes through by their first operands, the nearest first."""
+    """A walk up a dataflow: the operators among ``through`` behind a value, by first operands, the nearest first."""
     while value != NONE and (op := flow.writer(value)) is not None and op.role in through and op.inputs:
         yield op
         value = op.inputs[0]
 
 
 def source(flow: Dataflow, value: int, through: Collection[str]) -> int:
-    """The value before all operators among ``through``, followed by their first operands."""
+    """A walk up a dataflow: the value before all operators among ``through``, followed by their first operands."""
     for op in passed(flow, value, through):
         value = op.inputs[0]
     return value
 
 
 def sole_reader(flow: Dataflow, value: int, scope: int | None = None) -> Op | None:
-    """The operator that alone reads a value, in its one use; None where there is another, or an output of the graph.
-    ``scope``: only one in this scope."""
+    """A step down a dataflow: the operator that alone reads a value, in its one use; None where there is another, or an
+    output of the graph. ``scope``: only one in this scope."""
     uses = flow.uses[value]
     if len(uses) != 1 or uses[0].op == NONE or scope not in (None, uses[0].scope):
         return None
@@ -38,7 +38,7 @@ def upstream(
     further: Callable[[Op], Iterable[int]],
     origins: Callable[[int], Collection[int]] | None = None,
 ) -> Iterator[Op]:
-    """The operators that made some values, those that made what these read, and so on, each once.
+    """A walk up a dataflow: the operators that made some values, those that made what these read, and so on, each once.
 
     ``further``: the values before an operator that are followed. ``origins``: what a value is passed from across the
     boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
@@ -59,7 +59,8 @@ def downstream(
     further: Callable[[Op], Iterable[int]],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> Iterator[Use]:
-    """The uses of some values, of what their readers make, and so on, of each value once; outputs of a scope too.
+    """A walk down a dataflow: the uses of some values, of what their readers make, and so on, of each value once;
+    outputs of a scope too.
 
     ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the boundaries of
     bodies and functions (`Crossings.copies`), which are not crossed without it."""
@@ -80,8 +81,8 @@ def carried(
     carries: Callable[[Op], bool],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> set[int]:
-    """What operators that start something make, and what others make of that which carry it on; ``ops`` in the order
-    of the model, ``copies`` as in `downstream`."""
+    """A walk through a dataflow: what operators that start something make, and what others make of that which carry it
+    on; ``ops`` in the order of the model, ``copies`` as in `downstream`."""
     found = set[int]()
     for op in ops:
         if starts(op) or (not found.isdisjoint(op.inputs) and carries(op)):
@@ -106,8 +107,8 @@ class Crossings:
             self.after.setdefault(source, []).append(target)
 
     def origins(self, value: int) -> set[int]:
-        """The value, and all values of other scopes that it gets its data from: a formal's arguments, a loop's last
-        state, a body's results."""
+        """Walks through a dataflow: the value, and all values of other scopes that it gets its data from: a formal's
+        arguments, a loop's last state, a body's results."""
         return _carried_over(value, self.before)
 
     def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
@@ -119,19 +120,19 @@ class Crossings:
         return partial(_add_carried_over, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
-        """The value, and all values of other scopes that get its data: formals, results of calls and bodies."""
+        """Walks through a dataflow: the value, and those of other scopes that get its data: formals, calls' results."""
         return _carried_over(value, self.after)
 
 
 def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
-    """Adds the values and all that they carry on as."""
+    """For a walk across bodies and functions: adds the values and all that they carry on as."""
     found.update(values)
     for value in step.keys() & values:
         found |= _carried_over(value, step)
 
 
 def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
-    """All values that hold the same data as this one, by steps across boundaries."""
+    """Walks through a dataflow: all values that hold the same data as this one, by steps across boundaries."""
     if value not in step:
         return {value}
     found, work = {value}, [value]

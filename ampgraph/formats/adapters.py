@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ..core.errors import AmpError, first_line
 from ..core.graph import Graph, is_mindir
+from .kinds import Model, is_graph
 from .onnx import io as onnx_io
 from .onnx import opset as opsets
 from .onnx import walk
@@ -56,8 +57,22 @@ def load(model: object) -> tuple[Graph, Back]:
     raise AmpError("AMP104", f"cannot convert a {type(model).__name__}", hint=hint)
 
 
+def load_onnx(model: Model | Graph) -> OnnxGraph:
+    """The graph of an ONNX model as `convert` takes it, sorted; a Graph as it is. Raises AmpError AMP1xx, AMP304."""
+    graph = model if is_graph(model) else load(model)[0]
+    if not isinstance(graph, OnnxGraph):
+        raise AmpError("AMP304", f"a {graph.format} model is not run strictly", hint="give an ONNX model")
+    graph.prepare()
+    return graph
+
+
+def proto_of(graph: OnnxGraph) -> onnx.ModelProto:
+    """The model of an ONNX graph as a runtime takes it from memory."""
+    return onnx_io.to_proto(graph.model)
+
+
 def _as_onnx(graph: Graph) -> OnnxGraph:
-    """The graph as an ONNX one. Raises AmpError AMP307 for another format."""
+    """The graph of a caller's model as an ONNX one. AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     return graph
@@ -69,7 +84,7 @@ def at_opset(graph: Graph, opset: int) -> Graph:
 
 
 def copied(graph: Graph) -> Graph:
-    """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
+    """An ONNX model of a caller to try something on; stored tensors are shared. AmpError AMP307 for another format."""
     return OnnxGraph(walk.copied(_as_onnx(graph).model))
 
 
@@ -81,8 +96,8 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
-    """Makes constants of initializers that are also listed as inputs; returns how many there were. ``wanted`` None:
-    only where the file's IR version (3) had to list them."""
+    """Edits a graph of an older IR version: makes constants of initializers that are also listed as inputs; returns how
+    many there were. ``wanted`` None: only where the file's IR version (3) had to list them."""
     found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -99,7 +114,7 @@ def _must_list_stored(graph: Graph) -> bool:
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:
-    """The initializers that are also inputs; none in MindIR."""
+    """The initializers of the native model that are also inputs; none in MindIR."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 

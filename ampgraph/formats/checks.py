@@ -22,13 +22,12 @@ MODEL_SUFFIXES = {".onnx", ".mindir"}
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Raises AmpError as `refuse_output` does, with the model's data files among the sources."""
+    """Before a model is written: raises AmpError as `refuse_output`, the model's data files among the sources."""
     refuse_output(output, [*sources, *graph.data_files()], option)
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Raises AmpError as `refuse_overwriting` does, and AMP105 for a result that would be named like a model of the
-    other format."""
+    """Before a model is written: raises AmpError as `refuse_overwriting`, and AMP105 for a name of the other format."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
@@ -37,7 +36,7 @@ def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: s
 
 @contextlib.contextmanager
 def content(path: Path, suffix: str) -> Iterator[memoryview]:
-    """The bytes of a model's file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
+    """The bytes of a model's file, either format, without a copy. AmpError AMP101 for what is no readable file."""
     try:
         if path.is_dir():
             hint = f"name the {suffix} file in it"
@@ -64,8 +63,7 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many elements a shape has. Raises AmpError AMP102 for a negative size, or more elements than a tensor can
-    have."""
+    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or too many."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -107,8 +105,8 @@ def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str
 
 @contextlib.contextmanager
 def faults_reported(*models: object) -> Iterator[None]:
-    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid to begin with;
-    of other things nothing is said."""
+    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid ONNX to begin
+    with; of other things nothing is said."""
     import logging
 
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message

@@ -22,7 +22,7 @@ class EditableGraph:
 
     @property
     def revision(self) -> int:
-        """Grows with every edit."""
+        """A number that grows with every edit of a graph of any format."""
         return self._revision
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:

@@ -17,7 +17,7 @@ class FlowBuilder:
         self.flow, self.low, self.low_io = flow, low, low_io
 
     def scope(self, path: str, parent: int, op: int, kind: str, times: int, native: object) -> Scope:
-        """A new scope, below ``parent``."""
+        """While a file is read: a new scope of the dataflow, below ``parent``."""
         scope = Scope(len(self.flow.scopes), path, parent, op, kind, times, native=native)
         self.flow.scopes.append(scope)
         return scope
@@ -34,7 +34,7 @@ class FlowBuilder:
         unit: int = NONE,
         native: object = None,
     ) -> Value:
-        """A new value, which nothing reads yet."""
+        """While a file is read: a new value of the dataflow, which nothing reads yet."""
         values = self.flow.values
         value = Value(len(values), name, scope, dtype, container, shape, producer, unit, native=native)
         values.append(value)
@@ -42,34 +42,35 @@ class FlowBuilder:
         return value
 
     def op(self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = "") -> Op:
-        """A new operator, without results and slots."""
+        """While a file is read: a new operator of the dataflow, without results and slots."""
         ops = self.flow.ops
         op = Op(len(ops), kind, scope, index, name, inputs, [], {}, native, role or kind)
         ops.append(op)
         return op
 
     def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
-        """Adds a read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
+        """While a file is read: adds a read of a value, operand ``index`` of an operator, or output ``index`` of a
+        scope (``op`` is NONE); ``unit`` decides in which type."""
         if value.container and unit != NONE and value.unit != NONE:
             self.flow.merge((unit, value.unit))  # no Cast exists for a container
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
-        """A unit that stays float32, for the reason ``why``; ``admits``: the types that it may have after all where a
-        user's list says so."""
+        """While a file is read: a unit that stays float32, for the reason ``why``; ``admits``: the types that it may
+        have after all where a user's list says so."""
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:
-        """A slot of an operator that stays float32, and why; ``admits`` as in `fixed_unit`."""
+        """While a file is read: a slot of an operator that stays float32, and why; ``admits`` as in `fixed_unit`."""
         unit = op.slots[slot] = self.fixed_unit(slot, why, op.id, admits)
         return unit
 
     def boundary_unit(self, slot: str, low: bool, why: str) -> int:
-        """The unit of an input or output of the model, which is low where the user wants it."""
+        """While a file is read: the unit of an input or output of the model, which is low where the user wants it."""
         if low:
             return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)
         return self.fixed_unit(slot, why)
 
     def conflict(self, text: str) -> None:
-        """Notes that a slot holds two types where it can have one: the model is wrong as it stands."""
+        """While a file is read: notes that a slot holds two types where it can have one: the model is wrong."""
         self.flow.conflicts.append(text)

@@ -21,7 +21,7 @@ class GraphsurgeonGraph(Protocol):
     """onnx_graphsurgeon.Graph, which has no types of its own."""
 
     def toposort(self) -> object:
-        """Sorts its nodes."""
+        """Sorts its nodes (onnx_graphsurgeon's own method)."""
         ...
 
     def tensors(self) -> Mapping[str, object]:
@@ -47,3 +47,8 @@ Model: TypeAlias = PathLike | Loaded
 def is_graph(model: Model | Graph) -> TypeIs[Graph]:
     """Whether a model is loaded already."""
     return hasattr(model, "dataflow")
+
+
+def path_of(model: object) -> PathLike | None:
+    """The file of a caller's model, None for one in memory."""
+    return model if isinstance(model, (str, os.PathLike)) else None

@@ -26,7 +26,7 @@ _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_-]+))\s*(?:=|\.)"""
 
 @cache
 def data_folder() -> Path:
-    """Where the lists lie, in a checkout and in an installed package alike."""
+    """Where op_lists lies, in a checkout and in an installed package alike."""
     import ampgraph.op_lists
 
     return Path(next(iter(ampgraph.op_lists.__path__)))
@@ -47,7 +47,7 @@ class ListFile:
 
 
 def plain(kind: str) -> str:
-    """`ai.onnx::Conv` and `Conv` are one operator."""
+    """An operator's name in the lists by its one spelling: `ai.onnx::Conv` and `Conv` are one."""
     return kind.removeprefix("ai.onnx::")
 
 
@@ -93,13 +93,13 @@ def check_known(
 
 
 def type_name(value: object) -> str:
-    """What a value is, in words for a message."""
+    """What a value in a list file is, in words for a message."""
     names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "a table", str: "a string"}
     return names.get(type(value), "a date")
 
 
 def _line_numbers(text: str) -> dict[tuple[str, str], int]:
-    """Line numbers of tables and keys; the parser does not keep them."""
+    """Line numbers of a list file's tables and keys; the parser does not keep them."""
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -115,7 +115,7 @@ def _line_numbers(text: str) -> dict[tuple[str, str], int]:
 
 
 def _syntax_error(name: str, text: str, message: str) -> AmpError:
-    """The parser writes `what (at line 3, column 5)`, or `(at end of document)`."""
+    """The error for a list file that is no TOML; the parser writes `what (at line 3, column 5)`, or `(at end ...)`."""
     what, _, place = message.rpartition(" (at ")
     line = re.search(r"line (\d+)", place)
     number = int(line[1]) if line else len(text.splitlines()) or 1
@@ -128,7 +128,7 @@ def _syntax_error(name: str, text: str, message: str) -> AmpError:
 
 @cache
 def known_operators() -> Mapping[str, tuple[str, ...]]:
-    """Every operator that a schema is known for -> its type variables over all versions."""
+    """Every operator that list files may name -> its type variables over all versions of its schema."""
     text = (data_folder() / "schemas" / "names.json").read_text(encoding="utf-8")
     return {kind: tuple(variables) for kind, variables in json.loads(text)["operators"].items()}
 

@@ -57,7 +57,7 @@ class ListClass:
     levels: Mapping[str, str]
 
     def of(self, level: str) -> str:
-        """What a level does with its operators: ``low``, ``float32``, or a word for reports."""
+        """What a level does with the operators of a list's class: ``low``, ``float32``, or a word for reports."""
         return "float32" if level == "O0" else self.levels.get(level, self.at)
 
 
@@ -71,7 +71,7 @@ class Framework:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes of its list."""
+        """The classes of the framework's list."""
         return tuple(self.classes) or CLASSES
 
     def own(self, file: ListFile) -> list[str]:

@@ -89,25 +89,25 @@ class Broken:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """Why the kernel fails, by low type."""
+        """Of a target's table: why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 
     @property
     def always(self) -> bool:
-        """Whether every node fails."""
+        """Of a target's table: whether every node of the kind fails."""
         operands = (self.without, self.computed, self.gives, self.unlike, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
-        """Whether a node with these attributes is one of those."""
+        """Of a target's table: whether a node with these attributes is one of those that fail."""
         value = attributes.get(self.attribute)
         value = self.default if value is None else value
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
     def left_for(self, attributes: Mapping[str, object]) -> str:
-        """The attribute by which a node is none of those that fail (`runs`, `mirrored`), or an empty string."""
+        """A target's table: the attribute by which a node is none of those that fail (`runs`, `mirrored`), or ""."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored
@@ -115,7 +115,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """Whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of such words."""
+    """A target's table: whether an attribute's value is in ``fine``: not set, a word in any case, a list of them."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine
@@ -131,8 +131,8 @@ class Fusion:
     reason: str
 
     def breaks(self, opset: int, low: str) -> bool:
-        """Whether what the runtime makes of the form does not load at an opset, where a Cast to a low type stands in
-        front of it."""
+        """Of a target's table: whether what the runtime makes of the form does not load at an opset, where a Cast to a
+        low type stands in front of it."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -255,7 +255,7 @@ class Kernels:
 
     @cached_property
     def folded_into(self) -> Mapping[str, Mapping[str, str]]:
-        """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
+        """A target's table: pairs (first -> second -> fusion): the second's constants go into the first's weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:
             for first, then in pair.pairs if pair.where == "stored" else ():
@@ -264,13 +264,13 @@ class Kernels:
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """Product -> the fusion that takes a number which scales an operand or the result into its kernel."""
+        """A target's table: product -> the fusion that takes a number which scales an operand or the result."""
         by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
-        """Whether this slot may be low here; None: nothing here says no, so the schema decides.
+        """By a target's table: whether this slot may be low here; None: nothing here says no, so the schema decides.
 
         `opset` is the model's for the operator's domain, or the version of its schema.
         """
@@ -288,24 +288,24 @@ class Kernels:
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """Whether the fallback runs an operator in float32 only, so that keeping it low would only move the Casts
-        there."""
+        """By the fallback's table: whether that runs an operator in float32 only, so that keeping it low would only
+        move the Casts there."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False
         return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """Whether there is a kernel of the low type itself, without casts of the runtime's."""
+        """By a target's table: whether there is a kernel of the low type itself, without casts of the runtime's."""
         types = self._types(kind, opset)
         return types is not None and (type_variable not in types or low in types[type_variable])
 
     def runs(self, kind: str, opset: int) -> bool:
-        """Whether there is a kernel for an operator at this opset, in whatever type."""
+        """By a target's table: whether there is a kernel for an operator at this opset, in whatever type."""
         return self._types(kind, opset) is not None
 
     def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
-        """Why a node with these attributes would fail in the low type, or an empty string."""
+        """By a target's table: why a node with these attributes would fail in the low type, or an empty string."""
         broken = self.broken.get(kind)
         if broken and low in broken.reasons and (broken.always or broken.fails(attributes)):
             return broken.reasons[low]
@@ -314,7 +314,7 @@ class Kernels:
         return ""
 
     def _types(self, kind: str, opset: int) -> Mapping[str, frozenset[str]] | None:
-        """Type variable -> float types of the kernel at this opset; None where there is no kernel."""
+        """By a target's table: type variable -> float types of the kernel at this opset; None without a kernel."""
         for entry in self.entries.get(kind, ()):
             since, until, types = _parse_entry(entry)
             if since <= opset and (until is None or opset <= until):
@@ -324,7 +324,7 @@ class Kernels:
 
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
-    """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
+    """An entry of a target's table: `13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
     opsets, *variables = text.split()
     since, _, until = opsets.partition("-")
     pairs = (variable.partition("=") for variable in variables)
@@ -333,7 +333,7 @@ def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str
 
 @cache
 def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
-    """A target's kernels for models of a format. Raises AmpError AMP304 for a target that is not there."""
+    """A target's table of kernels, from op_lists, for models of a format. AmpError AMP304 for an unknown target."""
     targets = TARGETS[model_format]
     if target not in targets:
         available = f"targets of {model_format} models: {', '.join(targets)}"

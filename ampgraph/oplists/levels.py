@@ -33,11 +33,11 @@ class Level:
     description: str
 
     def of(self, cls: str) -> str:
-        """What this level does with a class."""
+        """What this level of the lists does with a class."""
         return str(getattr(self, cls))
 
     def trusts_kernels(self, cls: str) -> bool:
-        """Whether a kernel that keeps float32 inside is float32 enough for a class."""
+        """Of a level in the lists: whether a kernel that keeps float32 inside is float32 enough for a class."""
         return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of(cls) == "float32"
 
 
@@ -56,7 +56,7 @@ def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASS
 
 
 def load_level(name: str, extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> Level:
-    """One level."""
+    """One level of the lists."""
     levels = load_levels(extra, classes)
     if name not in levels:
         hint = nearest(name, list(levels)) or f"levels are {', '.join(levels)}"

@@ -39,7 +39,7 @@ class MindsporeRules:
 
 @cache
 def load_mindspore_rules() -> MindsporeRules:
-    """The rules as mindspore.toml has them; what a short name would not say is called after its table too."""
+    """The rules of op_lists/mindspore.toml; what a short name would not say is called after its table too."""
     tables = own_file("mindspore.toml").data
     named = {"cells": "follow_cells", "functions": "number_functions"}
     named |= {name: f"auto_{name}" for name in tables["auto"]}

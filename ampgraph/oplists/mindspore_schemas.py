@@ -60,37 +60,37 @@ class Operator:
 
     @property
     def kind(self) -> str:
-        """What the planner and the lists call it."""
+        """What the lists and the planner call this operator of MindSpore's schemas."""
         return self.role or f"mindspore::{self.name}"
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Every slot, in order of appearance."""
+        """Every slot in MindSpore's schema, in order of appearance."""
         return tuple(dict.fromkeys(slot for slot in (*self.inputs, *self.outputs) if is_slot(slot)))
 
     def slot_of_input(self, position: int) -> str:
-        """The slot of an operand, or "-": also for operands beyond the table, such as monads."""
+        """The slot of an operand in MindSpore's schema, or "-": also for operands beyond the table, such as monads."""
         return _slot_at(self.inputs, position, self.variadic_input)
 
     def slot_of_output(self, position: int) -> str:
-        """The slot of an output, a fixed type such as "float32", or "-"."""
+        """The slot of an output in MindSpore's schema, a fixed type such as "float32", or "-"."""
         return _slot_at(self.outputs, position, self.variadic_output)
 
 
 def is_slot(entry: str) -> bool:
-    """Whether an entry of inputs or outputs is a slot: neither "-" nor a type that never changes."""
+    """Whether an entry in MindSpore's schemas is a slot: neither "-" nor a type that never changes."""
     return entry != NO_SLOT and entry not in FIXED_TYPES
 
 
 def _slot_at(entries: tuple[str, ...], position: int, variadic: bool) -> str:
-    """The slot at a position; the last one goes on where it is variadic."""
+    """The slot at a position in MindSpore's schema; the last one goes on where it is variadic."""
     if position < len(entries):
         return entries[position]
     return entries[-1] if variadic and entries else NO_SLOT
 
 
 def operator(name: str) -> Operator | None:
-    """The entry of a primitive by its name in the file (``MatMul``), or None."""
+    """The entry in MindSpore's schemas of a primitive by its name in the file (``MatMul``), or None."""
     return operators().get(name)
 
 
@@ -103,7 +103,7 @@ def operators() -> Mapping[str, Operator]:
 
 
 def _operator_of_row(name: str, row: Mapping[str, Any]) -> Operator:
-    """A row of mindspore.toml as an `Operator`; a slot that ends in ... repeats."""
+    """A row of op_lists/schemas/mindspore.toml as an `Operator`; a slot that ends in ... repeats."""
     given = {**row, "name": name}
     for side in ("input", "output"):
         slots = row.get(f"{side}s", [])

@@ -50,7 +50,7 @@ class OpLists:
     """What a user's list speaks of."""
 
     def of(self, kind: str) -> Listing | None:
-        """The entry of an operator, or None: it is in no list and stays float32."""
+        """The entry of an operator in the lists, or None: it is in no list and stays float32."""
         return self.listings.get(kind)
 
     def listing(self, flow: Dataflow, op: Op) -> Listing | None:
@@ -66,7 +66,7 @@ class OpLists:
         return entry
 
     def items(self) -> Iterator[tuple[str, Listing]]:
-        """Every entry, sorted by operator."""
+        """Every entry of the lists, sorted by operator."""
         return iter(sorted(self.listings.items()))
 
     def at(self, cls: str, level: Level) -> str:
@@ -75,7 +75,7 @@ class OpLists:
         return named.of(level.name) if named else level.of(cls)
 
     def classes_of(self, at: str) -> tuple[str, ...]:
-        """The classes that exist to be ``low``, or ``float32``."""
+        """The classes of the lists that exist to be ``low``, or ``float32``."""
         named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
         return named or (("allow",) if at == "low" else ("deny", "fp32"))
 

@@ -47,22 +47,22 @@ class Options:
 
     @property
     def dtype(self) -> str:
-        """The low type."""
+        """The low type of these options."""
         return self.recipe.dtype
 
     @property
     def policy(self) -> str:
-        """Whose rules."""
+        """Whose rules these options follow."""
         return self.recipe.policy
 
     @property
     def fp32(self) -> tuple[str, ...]:
-        """Patterns of nodes that stay float32."""
+        """The options' patterns of nodes that stay float32."""
         return self.recipe.fp32
 
     @property
     def low(self) -> tuple[str, ...]:
-        """Patterns of nodes that become low."""
+        """The options' patterns of nodes that become low."""
         return self.recipe.low
 
     @property
@@ -72,7 +72,7 @@ class Options:
 
     @cached_property
     def dims(self) -> dict[str, int]:
-        """Sizes of symbolic dimensions."""
+        """The options' sizes of symbolic dimensions."""
         return dict(self.recipe.dims)
 
     @cached_property
@@ -82,12 +82,12 @@ class Options:
 
     @cached_property
     def off(self) -> frozenset[str]:
-        """The rules that are switched off."""
+        """The rules that these options switch off."""
         return frozenset(word.removeprefix(WITHOUT) for word in self.recipe.rule)
 
     @property
     def range_margin(self) -> float:
-        """A value passes the limit when it would overflow this many times over."""
+        """The options' margin of ranges: a value passes the limit when it would overflow this many times over."""
         return MARGIN if self.recipe.range_margin is None else self.recipe.range_margin
 
     @property
@@ -101,7 +101,7 @@ class Options:
 
 
 def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
-    """These options, as if the target had low kernels for some operators."""
+    """These `Options`, as if the target's table had low kernels for some operators."""
     kernels = options.kernels
     entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
     return replace(options, kernels=replace(kernels, entries=entries))

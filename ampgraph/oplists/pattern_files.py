@@ -22,13 +22,13 @@ _NUMBER = re.compile(r"^([>~])\s*([-+.\deE]+)$")
 
 @cache
 def region_kinds() -> tuple[str, ...]:
-    """The operators that regions stand for, and `Bias`."""
+    """The operators that the patterns of op_lists stand for, and `Bias`."""
     return tuple(sorted({file.data["region"] for file in _pattern_files()}))
 
 
 @cache
 def oldest_rewrite() -> int:
-    """The first opset in which some region can be written as its operator."""
+    """The first opset in which what some pattern of op_lists finds can be written as its operator."""
     opsets: list[int] = [file.data["since"] for file in _pattern_files() if "since" in file.data]
     return min(opsets)
 
@@ -54,7 +54,7 @@ def _shared_file() -> ListFile:
 
 @cache
 def conventions() -> Conventions:
-    """What all patterns look through and how they compare: commutative operators, attributes that may be operands."""
+    """What all pattern files look through and how they compare: commutative operators, attributes as operands."""
     data = _shared_file().data
     through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
     return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
@@ -83,7 +83,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
 
 
 def _unused_node(pattern: Pattern) -> str:
-    """A node that no end is computed from."""
+    """For the check of a pattern file: a node that no end is computed from."""
     used = frozenset().union(*(pattern.above(end) for end in pattern.ends))
     return next((node.output for node in pattern.nodes if node.output not in used), "")
 
@@ -97,7 +97,7 @@ def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
 
 
 def _read_function(file: ListFile, name: str, text: str) -> Function:
-    """A function of one value, from its text."""
+    """A function of one value in a file of patterns, from its text."""
     parameters, outputs, nodes = _parsed_function(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")
@@ -174,7 +174,7 @@ def _pattern_node(file: ListFile, table: str, key: str, node: NodeProto) -> Node
 
 
 def _plain_attribute(value: object) -> object:
-    """An attribute's value as a dataflow gives it."""
+    """An attribute in a pattern file as a dataflow gives it."""
     if isinstance(value, bytes):
         return value.decode()
     return tuple(value) if isinstance(value, (list, tuple)) else value

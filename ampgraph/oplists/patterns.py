@@ -36,17 +36,17 @@ class Region(NamedTuple):
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
-    """Every region of a dataflow but for products with their bias, in the order of the anchors' nodes."""
+    """Every region that the patterns of op_lists find but products with their bias, in the order of the anchors."""
     return (_region_of_match(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """Every product with the Add of a stored vector to its result, as a region."""
+    """The regions of a list's products with a bias: each with the Add of a stored vector to its result."""
     return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
 def _region_of_match(flow: Dataflow, match: Match) -> Region:
-    """A match as a region: its data, scale, bias, eps and axes by the names that all patterns of a kind share."""
+    """A match of a pattern of op_lists as a region: data, scale, bias, eps and axes by the names of its kind."""
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
@@ -82,20 +82,20 @@ def _region_of_match(flow: Dataflow, match: Match) -> Region:
 
 @cache
 def region_patterns() -> PatternSet:
-    """The patterns that are shipped, but for products with their bias and what only some targets know."""
+    """The patterns of op_lists, but for products with their bias and what only some targets know."""
     shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.fused_only]
     return PatternSet(shipped, conventions())
 
 
 @cache
 def fused_only_patterns(kinds: frozenset[str]) -> PatternSet:
-    """Patterns of operators that are regions only where the target has one kernel for them."""
+    """The patterns of op_lists for operators that are regions only where the target has one kernel for them."""
     return PatternSet([one for one in shipped_patterns() if one.fused_only and one.kind in kinds], conventions())
 
 
 @cache
 def bias_patterns() -> PatternSet:
-    """The patterns of a bias, whose stored operand may not be an input with a default."""
+    """The patterns of op_lists for a bias, whose stored operand may not be an input with a default."""
     return PatternSet(
         [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
     )

@@ -19,12 +19,12 @@ WITHOUT = "no-"
 
 
 def rewrite_names() -> list[str]:
-    """All rewrites, in the order in which they are looked for."""
+    """All rewrites by name, of op_lists/rewrites.toml, in the order in which they are looked for."""
     return list(own_file("rewrites.toml").data)
 
 
 def chosen(words: Iterable[str]) -> frozenset[str]:
-    """The rewrites that words ask for: all or none, by default all, then names that are added or taken away.
+    """Of op_lists' rewrites those that words ask for: all or none, by default all, then names added or taken away.
 
     Raises AmpError AMP301 for an unknown word."""
     known = rewrite_names()

@@ -34,11 +34,11 @@ class ListRow:
 
     @property
     def title(self) -> str:
-        """The name in a table."""
+        """The operator's name in a row of `lists`."""
         return f"cell {self.operator}" if self.sort == "cell" else self.operator
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; ``asked``, ``sort`` and ``rule`` only where they say something."""
+        """A row of `lists` as plain data for JSON; ``asked``, ``sort`` and ``rule`` only where they say something."""
         data = {k: v for k, v in asdict(self).items() if k not in ("operator", "cls", "asked", "sort", "rule")}
         extra = {k: v for k, v in (("asked", self.asked), ("sort", self.sort), ("rule", self.rule)) if v}
         return {"operator": self.operator, "class": self.cls, **data, **extra}
@@ -79,8 +79,8 @@ def mindspore_roles() -> Mapping[str, str]:
 
 
 def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
-    """What is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name under which a user
-    asked."""
+    """A row of `lists`, what is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name
+    under which a user asked."""
     listing = lists.of(kind)
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))

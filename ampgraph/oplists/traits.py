@@ -54,13 +54,13 @@ class Traits:
 
 
 def names() -> list[str]:
-    """Every trait."""
+    """Every trait, of op_lists/traits.toml."""
     return list(own_file("traits.toml").data["traits"])
 
 
 @cache
 def traits() -> Traits:
-    """The traits as shipped."""
+    """The traits as shipped, of op_lists/traits.toml."""
     return merged([own_file("traits.toml")])
 
 
@@ -87,7 +87,7 @@ def merged(files: Iterable[ListFile]) -> Traits:
 def _with_included(
     name: str, own: Mapping[str, Mapping[str, Places]], includes: Mapping[str, Iterable[str]], within: tuple[str, ...]
 ) -> dict[str, Places]:
-    """A trait's own operators, and those of the traits that it includes; its own places win."""
+    """In op_lists/traits.toml: a trait's operators, and those of the traits that it includes; its own places win."""
     if name in within:
         raise AmpError("AMP301", f"trait '{name}' includes itself", hint=" > ".join((*within, name)))
     found: dict[str, Places] = {}
@@ -97,7 +97,7 @@ def _with_included(
 
 
 def _operand_places(given: int | str | list[int]) -> Places:
-    """Operands that a trait is about; None for all."""
+    """In op_lists/traits.toml: operands that a trait is about; None for all."""
     if given == ALL:
         return None
     return tuple(given) if isinstance(given, list) else (int(given),)

@@ -64,7 +64,7 @@ def _additions(decided: DecidedModel, plan: Plan) -> int:
 
 
 def _paid(flow: Dataflow, plan: Plan, fused: Collection[int]) -> list[str]:
-    """The values whose Casts are kernels of their own, no part of a fused one."""
+    """Notes on what other options would save: the values whose Casts are kernels of their own, not fused."""
     inside = {flow.place(use) for uses in flow.uses for use in uses if use.op in fused}
     made = {flow.values[v].name for op in fused for v in flow.ops[op].outputs if v != NONE}
     return [edge.value for edge in plan.casts if edge.value not in made and not inside.issuperset(edge.uses)]

@@ -57,7 +57,7 @@ def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
-    """A Decision for each unit, in their order; units of inputs and outputs have index -1."""
+    """The plan's `Decision` for each unit, in their order; units of inputs and outputs have index -1."""
     flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
     paths, decisions = [scope.path for scope in flow.scopes], []
     for unit, root in zip(flow.units, settled.roots, strict=True):

@@ -1,8 +1,9 @@
-"""What lists, level, schema and kernels say of each slot, before any look at the graph around it."""
+"""What lists, level, schema and kernels say of each slot (the operands and results of an operator that share a type),
+before any look at the graph around it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,9 +48,14 @@ def classify(facts: Facts) -> Classes:
     flow, classes = facts.flow, list[str]()
     for op in flow.ops:
         listing = facts.listing(op)
-        boundary = bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())  # computes nothing
-        classes.append(listing.cls if listing is not None else "neutral" if boundary else "")
-    return Classes(classes, _verdicts(facts), _ties_and_holds(facts), _unlisted(facts, classes))
+        classes.append(listing.cls if listing is not None else "neutral" if _computes_nothing(flow, op) else "")
+    masked = list(masked_rows(facts))
+    return Classes(classes, _verdicts(facts, masked), _ties_and_holds(facts, masked), _unlisted(facts, classes))
+
+
+def _computes_nothing(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator is nothing but a boundary of bodies or functions."""
+    return bool(op.slots) and all(flow.units[unit].crosses for unit in op.slots.values())
 
 
 def classify_validity(facts: Facts) -> Classes:
@@ -62,12 +68,12 @@ def classify_validity(facts: Facts) -> Classes:
         if key not in known:
             known[key] = _verdict_by_validity(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
-    return Classes((), found, _ties_and_holds(facts), ())
+    return Classes((), found, _ties_and_holds(facts, masked_rows(facts)), ())
 
 
-def _ties_and_holds(facts: Facts) -> list[Tie | Hold]:
+def _ties_and_holds(facts: Facts, masked: Iterable[MaskedRows]) -> list[Tie | Hold]:
     """What goes before any verdict: ties of slots, and holds that nothing can lift."""
-    first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
+    first: list[Tie | Hold] = [tie for rows in masked for tie in rows.ties]
     tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
     for op in facts.flow.ops:
         if op.follows != NONE:
@@ -77,18 +83,19 @@ def _ties_and_holds(facts: Facts) -> list[Tie | Hold]:
                 groups = (*tied.get(op.role, ()), *kernels.get(op.kind, ()))
                 together = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
                 first += [Tie(units) for units in (*together, _declared(facts, op)) if len(units) > 1]
-            first += broken(op)
+            if op.kind in broken:
+                first += broken[op.kind](op)
             held = op.held or (op.kept if facts.options.level.fp32 != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
     return first
 
 
-def _verdicts(facts: Facts) -> list[Verdict]:
+def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
     """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
     one."""
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
-    attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
+    attends = {rows.softmax.id: rows.why for rows in masked if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
@@ -155,8 +162,8 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
-    name. A pattern that happens to match it does not say so."""
+    """First verdicts: whether the user says that an operator without a schema takes the low type: by a list, or --low
+    by its kind or name. A pattern that happens to match it does not say so."""
     return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
@@ -240,10 +247,10 @@ class MaskedRows(NamedTuple):
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """Every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target makes one kernel of
-    that with the products behind."""
+    """First verdicts: every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target
+    makes one kernel of that with the products behind."""
     flow, options = facts.flow, facts.options
-    for op in flow.ops:
+    for op in flow.ops if options.kernels.attention else ():
         form = options.kernels.attention.get(op.kind)
         if form is None:
             continue
@@ -261,7 +268,7 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
 
 
 def _products(facts: Facts, value: int) -> Iterator[Op]:
-    """The products that read a value, under whatever shape."""
+    """First verdicts: the products that read a value, under whatever shape."""
     for use in facts.flow.uses[value]:
         reader = facts.flow.ops[use.op] if use.op != NONE else None
         if reader is not None and facts.traits.has(reader.role, "scores"):
@@ -271,7 +278,7 @@ def _products(facts: Facts, value: int) -> Iterator[Op]:
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:
-    """The forward operator of a gradient; any other operator itself."""
+    """First verdicts: the forward operator of a gradient; any other operator itself."""
     return flow.ops[op.follows] if op.follows != NONE else op
 
 

@@ -71,7 +71,7 @@ class Costs:
 
     @cached_property
     def _members(self) -> Mapping[int, Sequence[int]]:
-        """Root -> the values further down that have its size."""
+        """For the costs of Casts: root -> the values further down that have its size."""
         members: dict[int, list[int]] = {}
         for value, root in enumerate(self._roots):
             if value != root:
@@ -84,7 +84,7 @@ class Costs:
         return shape is not None and all(isinstance(dim, int) for dim in shape)
 
     def cast(self, value: int) -> int:
-        """A Cast reads 4 and writes 2 bytes an element, or the reverse."""
+        """The cost of a Cast in bytes: it reads 4 and writes 2 an element, or the reverse."""
         return 6 * self.elements(value) * self._times(value) + LAUNCH * self.starts(value)
 
     def starts(self, value: int) -> int:

@@ -69,7 +69,7 @@ class CutProblem(ABC):
 
     @abstractmethod
     def net(self, number: int) -> Net | None:
-        """A net; None where it costs nothing whatever is decided."""
+        """For the cut: what a value costs whose readers and writer differ in type; None where that is nothing."""
 
     @abstractmethod
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
@@ -153,8 +153,8 @@ class Undecided(CutProblem):
         return self._sides[unit]
 
     def extra(self, unit: int) -> int:
-        """What a unit costs in float32 where it decides for operators: 2 bytes an element more are moved, or saved
-        where no product follows."""
+        """For the cut: what a unit costs in float32 where it decides for operators: 2 bytes an element more are moved,
+        or saved where no product follows."""
         flow, roots, moved = self.task.flow, self._roots, 0
         for op in sorted({flow.units[one].op for one in self._tied.get(unit, ())} - {NONE}):
             slots = [one for one in flow.ops[op].slots.values() if roots[one] == unit and not flow.units[one].crosses]
@@ -179,8 +179,8 @@ class Undecided(CutProblem):
         return self._reads[value]
 
     def nets_of(self, unit: int) -> Sequence[int]:
-        """Numbers of the values that the unit's operators read or write."""
-        return self._survey[0].get(unit, ())
+        """For the cut: numbers of the values that the unit's operators read or write."""
+        return self.survey[0].get(unit, ())
 
     def net(self, number: int) -> Net | None:
         """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor
@@ -206,18 +206,18 @@ class Undecided(CutProblem):
         """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
         in low."""
         dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
-        return self._survey[1], sorted(dear)
+        return self.survey[1], sorted(dear)
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
-        """By unit that decides for others (a root): those others, itself among them."""
+        """For the cut: by unit that decides for others (a root): those others, itself among them."""
         tied: dict[int, list[int]] = {}
         for unit, root in enumerate(self._roots):
             tied.setdefault(root, []).append(unit)
         return tied
 
     @cached_property
-    def _survey(self) -> tuple[Mapping[int, Sequence[int]], Sequence[int]]:
+    def survey(self) -> tuple[Mapping[int, Sequence[int]], Sequence[int]]:
         """By free unit, the values around it; and the values that may draw some free unit to float32."""
         flow, roots, fused = self.task.flow, self._roots, self.task.fused
         side = [*(self._sides[root] for root in roots), NOBODY]  # NONE, -1, is the last
@@ -238,8 +238,8 @@ class Undecided(CutProblem):
 
 
 def _draws(writer: int, readers: Sequence[int], stored: bool) -> bool:
-    """Whether a value may make float32 cheaper for a free unit whatever the others are. Storing a tensor in float32
-    alone costs as much as in the low type alone, at least."""
+    """For the cut: whether a value may make float32 cheaper for a free unit whatever the others are. Storing a tensor
+    in float32 alone costs as much as in the low type alone, at least."""
     if writer == FREE:
         return HIGH in readers
     return FREE in readers and LOW not in readers and (writer == HIGH or (stored and HIGH in readers))

@@ -117,21 +117,21 @@ class Result(Protocol):
 
 
 class Ties:
-    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
-    each already, itself if nothing does."""
+    """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these represents
+    them. ``parents``: what ties each already, itself if nothing does."""
 
     def __init__(self, parents: Iterable[int]) -> None:
         self.parents = list(parents)
 
     def find(self, number: int) -> int:
-        """What represents a number and all that it is tied to; paths are halved on the way."""
+        """Of the ledger of decisions: what represents a number and all that it is tied to; halves paths on the way."""
         parents = self.parents
         while parents[number] != number:
             parents[number] = number = parents[parents[number]]
         return number
 
     def tie(self, numbers: Iterable[int]) -> int:
-        """Ties numbers, and returns what represents them."""
+        """Of the ledger of decisions: ties numbers, and returns what represents them."""
         roots = {self.find(number) for number in numbers}
         first = min(roots)
         for root in roots:
@@ -212,11 +212,11 @@ class Ledger:
 
 
 def describe(flow: Dataflow, op: Op) -> str:
-    """How messages name a node: its name where it has one, else its place."""
+    """How the messages of decisions name a node: its name where it has one, else its place."""
     return op.name or f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
 
 
 def place(flow: Dataflow, unit: int) -> str:
-    """How messages name what a unit belongs to: a node, or an input or output of the model."""
+    """How the messages of decisions name what a unit belongs to: a node, or an input or output of the model."""
     owner = flow.units[unit]
     return describe(flow, flow.ops[owner.op]) if owner.op != NONE else owner.slot

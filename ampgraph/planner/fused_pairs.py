@@ -14,7 +14,7 @@ LONGEST = 16  # operators behind a product that are looked at
 
 
 def _by_channel(flow: Dataflow, value: int) -> bool:
-    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
+    """Pairs that a target fuses: whether a stored tensor has a number for each channel of pictures, or one for all."""
     shape = flow.shape(value)
     if shape is None:
         return False
@@ -43,7 +43,7 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 
 def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
-    """The value that an operator scales or shifts by channel, if nothing else reads it; or NONE."""
+    """Pairs that a target fuses: the value that an operator alone reads and scales or shifts by channel; or NONE."""
     known = constants(flow, options.lists.traits)
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
@@ -55,8 +55,8 @@ def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
 
 
 def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
-    """The addition of a stored vector to what one region alone reads, where the target makes one kernel of both; None
-    without such."""
+    """The planner's question about a region: the addition of a stored vector to what it alone reads, where the target
+    makes one kernel of both; None without such."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None
@@ -66,14 +66,15 @@ def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | N
 
 
 def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
-    """Whether the target makes one kernel of an addition of a stored vector and the one operator that reads it."""
+    """The planner's question about an addition of a stored vector: whether the target makes one kernel of it and the
+    one operator that reads it."""
     then = sole_reader(flow, op.outputs[0], op.scope)
     return then is not None and bool(then.slots) and _is_bias_of(flow, options, op, then.role)
 
 
 def _is_bias_of(flow: Dataflow, options: Options, op: Op, kind: str) -> bool:
-    """Whether the target makes one kernel of an operator and one of a kind behind it, where the first adds a stored
-    vector to what is no matrix: a product of matrices takes that itself."""
+    """Pairs that a target fuses: whether it makes one kernel of an operator and one of a kind behind it, where the
+    first adds a stored vector to what is no matrix: a product of matrices takes that itself."""
     pairs = (join.pairs for join in options.kernels.fused_pairs if join.where == "vector")
     if not any((op.role, kind) in known for known in pairs):
         return False

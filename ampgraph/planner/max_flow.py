@@ -48,7 +48,7 @@ class FlowNetwork:
             self.node()
 
     def node(self) -> int:
-        """Adds a node; its number."""
+        """Adds a node to the network of the minimum cut; its number."""
         self._arcs.append([])
         self._parent.append(ROOT)
         self._waits.append(False)
@@ -71,7 +71,7 @@ class FlowNetwork:
             self.suspect(node)
 
     def suspect(self, node: int) -> None:
-        """Looks at a node, as it may be supplied less than nothing once it is known."""
+        """Minimum cut: looks at a node, as it may be supplied less than nothing once it is known."""
         self._sinks.append(node)
 
     def sink_side(self) -> set[int]:
@@ -86,7 +86,7 @@ class FlowNetwork:
         return {node for node, state in enumerate(self._state) if state == TREE}
 
     def _look_at(self, node: int) -> None:
-        """Has `reach` tell all about a node, once."""
+        """Minimum cut: has `reach` tell all about a node, once."""
         if self._state[node] == UNKNOWN:
             self._state[node] = KNOWN
             if self._reach is not None:
@@ -95,19 +95,19 @@ class FlowNetwork:
                 self._join(node, ROOT, 1)
 
     def _join(self, node: int, parent: int, depth: int) -> None:
-        """Takes a node into the tree."""
+        """Minimum cut: takes a node into the tree."""
         self._state[node] = TREE
         self._parent[node], self._depth[node], self._seen[node] = parent, depth, self._time
         self._wake(node)
 
     def _wake(self, node: int) -> None:
-        """Queues a node of the tree, which may grow again."""
+        """Minimum cut: queues a node of the tree, which may grow again."""
         if not self._waits[node]:
             self._waits[node] = True
             self._active.append(node)
 
     def _grow(self, node: int) -> None:
-        """Takes in what can reach a node of the tree, once the source has nothing left to give there."""
+        """Minimum cut: takes in what can reach a node of the tree, once the source has nothing left to give there."""
         heads, left, state, excess = self._heads, self._left, self._state, self._excess
         self._waits[node] = False
         for arc in self._arcs[node]:
@@ -146,12 +146,12 @@ class FlowNetwork:
             self._adopt(self._orphans.popleft())
 
     def _orphan(self, node: int) -> None:
-        """Takes a node out of the tree; `_adopt` looks for another parent."""
+        """Minimum cut: takes a node out of the tree; `_adopt` looks for another parent."""
         self._parent[node] = ORPHAN
         self._orphans.append(node)
 
     def _adopt(self, node: int) -> None:
-        """Finds another parent for an orphan; else it leaves the tree, and those that it was parent of are orphans."""
+        """Minimum cut: finds another parent for an orphan; else it leaves the tree, and its children are orphans."""
         state, heads, left, parent, arcs = self._state, self._heads, self._left, self._parent, self._arcs[node]
         best, nearest, tried = ROOT, 0, self._tried[node]
         for place in chain(range(tried, len(arcs)), range(tried)):

@@ -42,6 +42,6 @@ def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
 
 
 def off_target(flow: Dataflow, options: Options) -> set[str]:
-    """Standard operators that the target has kernels for, and none at the opset of the model."""
+    """Choice of an opset: standard operators that the target has kernels for, and none at the opset of the model."""
     kernels = options.kernels
     return {op.kind for op in flow.ops if op.kind in kernels.entries and not kernels.runs(op.kind, flow.opset)}

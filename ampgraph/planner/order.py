@@ -25,6 +25,7 @@ from .rules.releases import branches, epilogue, once, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import float32_streams, recurrences, residual_streams
+from .rules.thresholds import thresholds
 from .rules.weights import unstorable_weights
 
 LOOKS = (
@@ -41,7 +42,7 @@ LOOKS = (
 """Accuracy, one operator after the other."""
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
-    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, float32_streams),
+    (*LOOKS, integer_sums, quantized, raw_inputs, thresholds, folded_constants, float32_streams),
     (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
@@ -124,7 +125,7 @@ def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Find
 
 
 def check_rules(words: Iterable[str]) -> None:
-    """Raises AmpError AMP301 for a word that switches no rule off."""
+    """Raises AmpError AMP301 for a word of --rule that switches no rule off."""
     names = {rule.name: rule for rule in RULES}
     for word in words:
         name = word.removeprefix(WITHOUT)

@@ -36,7 +36,7 @@ class Promotion:
 
     @property
     def kind(self) -> str:
-        """The kind of its product, else of its first node."""
+        """The kind of a group of nodes that may be put back to float32: of its product, else of its first node."""
         return next((kind for kind in self.kinds if has(kind, "products")), self.kinds[0] if self.kinds else "")
 
 
@@ -62,13 +62,14 @@ def find_groups(task: CutTask) -> list[Promotion]:
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
-    """(scope, name) of what operators write that compute low in some slot; ``flow`` is the one of the plan."""
+    """Of a plan, for what may be put back to float32: (scope, name) of what operators write that compute low in some
+    slot; ``flow`` is the one of the plan."""
     low = low_places(plan)
     return {key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _written(flow, op)}
 
 
 def low_places(plan: Plan) -> set[tuple[str, int]]:
-    """Operators with a low slot, by scope and index."""
+    """Of a plan, for what may be put back to float32: operators with a low slot, by scope and index."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
@@ -84,7 +85,7 @@ class Float32Size:
 
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
-    """Nodes and bytes that are float32 in a plan made for ``flow``."""
+    """Of a plan made for ``flow``: nodes and bytes that are float32."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op
@@ -107,7 +108,7 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
 
 
 def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
-    """Bytes that an operator writes in float32, times how often it runs, with the weights that it reads."""
+    """Promotions: bytes that an operator writes in float32, times how often it runs, with the weights that it reads."""
     written = [v for v in op.outputs if v != NONE and flow.values[v].dtype == FLOAT32]
     size = sum(4 * costs.elements(v) for v in written) * flow.scopes[op.scope].times
     stored = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.values[v].dtype == FLOAT32]
@@ -115,21 +116,21 @@ def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
 
 
 def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
-    """The values that an operator writes, by scope and name."""
+    """Promotions: the values that an operator writes, by scope and name."""
     return ((flow.scopes[op.scope].path, flow.values[v].name) for v in op.outputs if v != NONE)
 
 
 def _places(flow: Dataflow, op: Op) -> list[Place]:
-    """What runs call the results of an operator: their names; within a function, where calls share them, with its own
-    name."""
+    """Promotions: what runs call the results of an operator: their names; within a function, where calls share them,
+    with its own name."""
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]
 
 
 def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
-    """The operators that have a type to decide, grouped by what they share: a unit, or a name that a pattern would find
-    them by."""
+    """Promotions: the operators that have a type to decide, grouped by what they share: a unit, or a name that a
+    pattern would find them by."""
     ties, named = Ties(decisions.roots), dict[str, int]()
     ops = [op for op in flow.ops if op.slots and not has(op.role, "casts")]
     for op in ops:
@@ -143,8 +144,8 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
 
 
 def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
-    """The fewest patterns that name every unit of the operators. Control-flow nodes and calls are left out: naming them
-    would name all inside."""
+    """Promotions: the fewest patterns that name every unit of the operators. Control-flow nodes and calls are left out:
+    naming them would name all inside."""
     covered: set[int] = set()
     patterns: dict[str, None] = {}
     holders = {scope.op for scope in flow.scopes}

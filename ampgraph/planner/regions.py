@@ -134,19 +134,19 @@ def reads_float32_stream(facts: Facts, region: Region, held: Collection[int]) ->
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
-    """The units of all slots of the operators."""
+    """Decision on a region: the units of all slots of its operators."""
     return [unit for op in ops for unit in op.slots.values()]
 
 
 def is_trusted(options: Options, region: Region) -> bool:
-    """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
+    """Decision on a region that stays float32: whether it may be one low kernel of the target, with float32 inside."""
     form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
     trusted = options.level.trusts_kernels(cls) or bool(mistaken_epsilon(options, region))
     return form is not None and (form.quotient or form.float32_inside) and trusted
 
 
 def mistaken_epsilon(options: Options, region: Region) -> str:
-    """Why a norm whose level makes all of it low is float32 inside: the target's kernel would add another epsilon."""
+    """Decision on a norm: why one that would be low is float32 inside: the target's kernel adds another epsilon."""
     form = options.kernels.fuses.get(region.kind)
     if form is None or options.level.of(_class(options, region.kind)) != "low":
         return ""
@@ -158,7 +158,7 @@ def mistaken_epsilon(options: Options, region: Region) -> str:
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
-    """A norm's nodes up to its scale, without what hands a stored scale or its data on, which no runtime keeps."""
+    """Decision on a norm: its nodes up to its scale, without what hands a stored scale or its data on."""
     aside = [
         op
         for op in region.core
@@ -172,8 +172,8 @@ def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
 
 
 def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None:
-    """The form of a float32 norm that the target's runtime makes one kernel of, with the Casts around it and the scale
-    behind, where the level trusts that kernel."""
+    """Decision on a norm: the form in float32 that the target's runtime makes one kernel of, with the Casts around it
+    and the scale behind, where the level trusts that kernel."""
     form, source = options.kernels.fuses.get(region.kind), flow.values[region.source].unit
     if form is None or region.normal is None or not region.complete or not is_trusted(options, region):
         return None
@@ -203,7 +203,7 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
 
 
 def _class(options: Options, kind: str) -> str:
-    """The list class of the operator that a region stands for."""
+    """Decision on a region: the list class of the operator that it stands for."""
     listing = options.lists.of(kind)
     return listing.cls if listing else ""
 

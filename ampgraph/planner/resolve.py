@@ -44,8 +44,8 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def made_for(recipe: Recipe, graph: Graph) -> Recipe:
-    """The recipe with the target of an earlier conversion, by the file's metadata, where it names none and has that
-    one's type."""
+    """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names none
+    and has that one's type."""
     said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
     if said not in TARGETS[graph.format]:
         return recipe
@@ -61,7 +61,7 @@ def settled(recipe: Recipe, target: str) -> Recipe:
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
-    """The lists of a recipe's policy. Raises AmpError AMP301 to AMP305 for lists, levels and policies that are none."""
+    """Before planning: the lists of a recipe's policy. AmpError AMP301 to AMP305 for unknown lists or policies."""
     target = target or recipe.target or DEFAULT_TARGETS["ONNX"]
     recipe = settled(recipe, target)
     chosen = policy(recipe.policy)
@@ -71,7 +71,7 @@ def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
 
 
 def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
-    """The level of a recipe, its policy's where it says none."""
+    """Before planning: the level of a recipe, its policy's where it says none."""
     recipe = settled(recipe, recipe.target or DEFAULT_TARGETS["ONNX"])
     lists = lists_of(recipe) if lists is None else lists
     return load_level(policy(recipe.policy).level(recipe), recipe.lists, lists.framework.names)

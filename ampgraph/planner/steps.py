@@ -35,8 +35,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """What is better written by other operators before anything is decided: nothing under a framework's rules, or
-    where a trial plan makes nothing low."""
+    """Before planning: what is better written by other operators: nothing under a framework's rules, or where a trial
+    plan makes nothing low."""
     if not policy(options.policy).ours or options.level.allow == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
     known = Facts.of(flow, options)
@@ -49,7 +49,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
 
 
 def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
-    """Rewrites that share no node with an earlier one."""
+    """Before planning: of the rewrites that were found those that share no node with an earlier one."""
     taken: set[tuple[str, int]] = set()
     for one in found:
         places = {(one.scope, index) for index in one.nodes}
@@ -59,8 +59,8 @@ def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
 
 
 def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
-    """The classes of rewrites that a plan asks for by name, in the order of op_lists/rewrites.toml; what is written
-    otherwise than by a `RewriteRule` is left out."""
+    """Before planning: the classes of the rewrites that are asked for by name, in the order of op_lists/rewrites.toml;
+    what is written otherwise than by a `RewriteRule` is left out."""
     known = known_rewrites()
     kinds = dict.fromkeys(known[name] for name in rewrite_names() if name in names and name in known)
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]

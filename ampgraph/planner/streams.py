@@ -76,7 +76,7 @@ class StreamFinder:
         return alone or traits.has(op.role, "adds_and_normalizes")
 
     def _carried(self, op: Op) -> Carried:
-        """Follows a result through what moves it, and through norms, to additions."""
+        """Of residual streams: follows a result through what moves it, and through norms, to additions."""
         additions: dict[int, None] = {}
         norms = {op.id: None} if self.facts.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
         moves: dict[int, None] = {}
@@ -100,7 +100,7 @@ class StreamFinder:
         return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
 
     def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
-        """The operators that read a float32 value and are not in ``seen`` yet, to which they are added."""
+        """Of residual streams: the operators that read a float32 value and are not in ``seen``, which gets them."""
         for use in self.facts.flow.uses[value] if value != NONE else ():
             if use.op != NONE and use.unit != NONE and use.op not in seen:
                 seen.add(use.op)
@@ -149,7 +149,7 @@ class StreamFinder:
         return list(moves.values()) if normed else None
 
     def _source(self, value: int) -> int:
-        """What a value was before operators that only move it."""
+        """Of residual streams: what a value was before operators that only move it."""
         while (op := self.facts.flow.writer(value)) is not None and op.inputs and self._is_move(op):
             value = op.inputs[0]
         return value

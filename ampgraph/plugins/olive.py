@@ -138,7 +138,7 @@ def package_config() -> dict[str, JsonObject]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes `package_config` to the file that is named. Returns the exit status."""
+    """For Olive: writes `package_config` to the file that is named. Returns the exit status."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m ampgraph.plugins.olive packages.json", file=sys.stderr)
         return 2

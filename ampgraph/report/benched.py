@@ -37,11 +37,11 @@ class Timed(Data):
 
     @property
     def name(self) -> str:
-        """The name of a timed row: the model, and the precision that the runtime was told to take."""
+        """The name of a row in the report of `bench`: the model, and the precision that the runtime was told."""
         return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
 
     def line(self, width: int) -> str:
-        """The line that `bench` prints for a timed model: a row of its table."""
+        """A row of the report's table that `bench` prints for a timed model."""
         if self.seconds is None:
             return f"  {self.name:<{width}}  {self.refused}"
         spread = "" if self.spread is None else f" ({self.spread[0]:.2f} to {self.spread[1]:.2f})"
@@ -78,7 +78,7 @@ class Benched(Shown):
             )
 
     def _places(self) -> Iterable[tuple[str, list[Timed]]]:
-        """The timed rows by where they ran: runtime and threads, in words."""
+        """Report of `bench`: the timed rows by where they ran: runtime and threads, in words."""
         for (runtime, threads), rows in groupby(self.rows, lambda row: (row.runtime, row.threads)):
             yield f"{runtime}, {'one thread, CPU time' if threads == 1 else 'all threads'}", list(rows)
 

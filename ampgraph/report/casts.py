@@ -68,7 +68,7 @@ def _maker_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, st
 
 
 def _readers_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
-    """Who reads the Cast's result, in words, and whether a graph output does."""
+    """For the report on a Cast: who reads its result, in words, and whether a graph output does."""
     item, message, output = flow.values[value], [], False
     for use in flow.uses[value]:
         if use.op != NONE:

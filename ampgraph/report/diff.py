@@ -35,7 +35,7 @@ class Apiece:
 
 @dataclass(frozen=True)
 class OneSided:
-    """What the first or the second has alone."""
+    """Report of `diff`: what the first or the second has alone."""
 
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class SideBySide(Shown):
 
 
 def models_apart(first: object, second: object) -> SideBySide:
-    """Compares two models, node by node by name. Raises AmpError AMP208 for models without a node in common."""
+    """Report of `diff`: two models, node by node by name. AmpError AMP208 for models without a node in common."""
     one, other = see(first), see(second)
     ours, theirs = named_precisions(one.flow), named_precisions(other.flow)
     if ours and theirs and not ours.keys() & theirs.keys():
@@ -150,12 +150,12 @@ def models_apart(first: object, second: object) -> SideBySide:
 
 
 def _node_name(key: tuple[str, str]) -> str:
-    """A node as the comparison names it, by kind and name."""
+    """A node as the report of `diff` names it, by kind and name."""
     return f"{key[0]} '{key[1]}'"
 
 
 def _cast_texts(flow: Dataflow) -> Iterable[str]:
-    """A model's Casts for the comparison, each as text: what is cast, from which type to which."""
+    """Report of `diff`: a model's Casts, each as text: what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
@@ -163,12 +163,12 @@ def _cast_texts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weight_types(flow: Dataflow) -> dict[str, str]:
-    """The types of a model's stored tensors by name, for the comparison."""
+    """Report of `diff`: the types of a model's stored tensors by name."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
 def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """The entries in which two tables differ; what one of them lacks is ``none`` there."""
+    """Report of `diff`: the entries in which two tables differ; what one of them lacks is ``none`` there."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
@@ -176,7 +176,7 @@ def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> It
 
 
 def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
-    """What only the first of two models has, and what only the second; what comes twice counts twice."""
+    """Report of `diff`: what only the first or only the second model has; what comes twice counts twice."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -208,13 +208,13 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """The decisions of a plan by scope, index in the file, operator and slot."""
+    """Report of `diff`: the decisions of a plan by scope, index in the file, operator and slot."""
     in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """A function from an index in the plan (after rewrites) to the index in the file, for one scope."""
+    """Report of `diff`: a function from an index in the plan (after rewrites) to that in the file, for one scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
@@ -226,17 +226,17 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
 
 
 def _rewrite_texts(plan: Plan) -> Iterable[str]:
-    """A plan's rewrites for the comparison, each by what it writes and where."""
+    """Report of `diff`: a plan's rewrites, each by what it writes and where."""
     return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
 
 
 def _cast_edge_texts(plan: Plan) -> Iterable[str]:
-    """A plan's Casts for the comparison, each by value and type."""
+    """Report of `diff`: a plan's Casts, each by value and type."""
     return (f"{cast.scope}'{cast.value}' -> {cast.to}" for cast in plan.casts)
 
 
 def _weight_storage(plan: Plan) -> dict[str, str]:
-    """The type in which a plan stores each tensor, by name."""
+    """Report of `diff`: the type in which a plan stores each tensor, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
@@ -244,17 +244,17 @@ def _weight_storage(plan: Plan) -> dict[str, str]:
 
 
 def _error_text(error: float | None) -> str:
-    """The error of one side of `diff` as text, or that it was not judged."""
+    """Report of `diff`: the error of one side as text, or that it was not judged."""
     return "not judged" if error is None else finite(error, ".2e")
 
 
 def _difference_in(decision: Apiece) -> tuple[str, str, str]:
-    """A node's kind and its precision on both sides, by which nodes of a comparison are counted together."""
+    """Report of `diff`: a node's kind and its precision on both sides, by which nodes are counted together."""
     return decision.kind, decision.first, decision.second
 
 
 def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
-    """Decisions that differ, in groups of one kind and one difference, with the reasons of the first of each."""
+    """Report of `diff`: decisions that differ, grouped by kind and difference, with the reason of the first of each."""
     lines = []
     for (kind, one, other), items in grouped(decisions, _difference_in):
         names = first([item.name for item in items], SHOWN, ", ...")

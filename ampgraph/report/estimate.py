@@ -78,8 +78,9 @@ class Device:
     def seconds(
         self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
     ) -> float:  # fmt: skip
-        """The time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of them that float32
-        kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime leaves."""
+        """Estimate of speed: the time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of
+        them that float32 kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime
+        leaves."""
         busy = starts = 0.0
         for one, count in kernels.items():
             reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
@@ -202,15 +203,15 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The devices of which speeds are estimated, from op_lists/devices.toml."""
+    """The devices of which the report estimates speeds, from op_lists/devices.toml."""
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
 def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
-    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
-    and pairs by its table; without a table, all that is done element by element to one operator's result.
-    ``rewrites``: what was done to the model before; the target did not know what they brought into a form that it
-    knows."""
+    """Estimate of speed: values of a float32 model inside of what the target makes one kernel of: norms and GELUs in
+    several operators, and pairs by its table; without a table, all that is done element by element to one operator's
+    result. ``rewrites``: what was done to the model before; the target did not know what they brought into a form that
+    it knows."""
     joined = frozenset(_joined_values(flow, options))
     brought = {(one.scope, name) for one in rewrites if one.name in FORMS for name in vars(one).values()}
     known, new = set[Place](), set[Place]()
@@ -222,8 +223,8 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Values of the dataflow that never reach memory, as a runtime computes the pair of operators around them in one
-    kernel."""
+    """Estimate of speed: values of the dataflow that never reach memory, as a runtime computes the pair of operators
+    around them in one kernel."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
@@ -237,13 +238,13 @@ def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """The scope and name of a value, by which the plan knows it."""
+    """Estimate of speed: the scope and name of a value, by which the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
 
 class GraphWork:
-    """Reads what the operators of a dataflow compute and move."""
+    """Estimate of speed: reads what the operators of a dataflow compute and move."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
@@ -257,7 +258,7 @@ class GraphWork:
         self._sizes: dict[int, list[int]] = {}
 
     def dims(self, value: int) -> list[int]:
-        """Sizes of a value, open ones as they follow from those of the inputs, else guessed."""
+        """Estimate of speed: sizes of a value, open ones as they follow from those of the inputs, else guessed."""
         found = self._sizes.get(value)
         if found is None:
             found = self._sizes[value] = self._follow(value)
@@ -275,19 +276,19 @@ class GraphWork:
         return self._guessed(value) if known is None else known
 
     def _known(self, shape: Shape | None) -> list[int] | None:
-        """Sizes of a shape as numbers, with open dimensions by the inputs' names; None where one is unknown."""
+        """Estimate of speed: a shape as numbers, open dimensions by the inputs' names; None if unknown."""
         sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape or ()]
         return None if shape is None or -1 in sizes else sizes
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
-        """The shapes of all values, inferred once from sizes of the inputs."""
+        """Estimate of speed: the shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
     @cached_property
     def open_sizes(self) -> dict[str, int]:
-        """What was taken for the open dimensions of the model's inputs: by name, else by input and place."""
+        """Estimate of speed: what was taken for open dimensions of inputs: by name, else by input and place."""
         found: dict[str, int] = {}
         for value in self.flow.scopes[0].inputs if self.flow.scopes else ():
             for place, dim in enumerate(self.flow.shape(value) or ()):
@@ -296,8 +297,8 @@ class GraphWork:
         return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
-        """The work of each operator (multiplications, bytes). ``wide``: in the float32 original. What follows from
-        constants alone is left out."""
+        """Estimate of speed: the work of each operator (multiplications, bytes). ``wide``: in the float32 original.
+        What follows from constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -307,8 +308,8 @@ class GraphWork:
         return found
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
-        """The work of one operator; nothing for one without float results, for a view, or for a Cast that float32 does
-        not need."""
+        """Estimate of speed: the work of one operator; nothing for one without float results, for a view, or for a Cast
+        that float32 does not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -330,15 +331,15 @@ class GraphWork:
         )
 
     def _numbers(self, op: Op, value: int) -> int:
-        """How many numbers of a value an operator moves: of a table only the rows that it looks up."""
+        """Estimate of speed: how many numbers of a value an operator moves: of a table only the rows looked up."""
         count = math.prod(self.dims(value))
         if value == op.inputs[0] and self.traits.has(op.role, "moves"):
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """How many multiplications a product takes, None where shapes do not tell; recurrent and other products: each
-        row of data times everything stored; attention: all keys, then all values."""
+        """Estimate of speed: how many multiplications a product takes, None where shapes do not tell; recurrent and
+        other products: each row of data times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:
@@ -356,7 +357,7 @@ class GraphWork:
 
 
 def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
-    """How many multiplications an Einsum has, one for each place of all its indices; None for one with an ellipsis."""
+    """Estimate of speed: the multiplications of an Einsum, one for each place of all indices; None with an ellipsis."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
         return None

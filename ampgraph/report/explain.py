@@ -30,8 +30,8 @@ Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Bytes that a type costs, kernels' starts included (None: not possible), how many start, the values that are cast
-    for it, the weights that are stored for it."""
+    """As `explain` says it: bytes that a type costs, kernels' starts included (None: not possible), how many start, the
+    values that are cast for it, the weights that are stored for it."""
 
     bytes: int | None
     starts: int
@@ -146,12 +146,12 @@ class Explanation(Shown):
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
 
     def _told(self, text: str) -> str:
-        """The reason of a decision in words, with what a list's own reason means at this level."""
+        """For `explain`: the reason of a decision in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
-    """The node of that name, that writes that value, or that the glob matches alone. Raises AmpError AMP308."""
+    """What `explain NAME` means: the node of that name or value, or that the glob matches alone. AmpError AMP308."""
     for ops in (
         [op for op in flow.ops if op.name == wanted],
         [op for op in flow.ops if any(flow.values[v].name == wanted for v in op.outputs)],
@@ -167,7 +167,8 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
 
 
 def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
-    """The nodes that a pattern as --fp32 takes it means, in the order of the file; else the one that `find_node` finds.
+    """What `explain PATTERN` means: the nodes that it names as --fp32 takes it, in the order of the file; else the one
+    that `find_node` finds.
 
     Raises AmpError AMP308 for none."""
     sort = wanted.partition(":")[0]
@@ -189,7 +190,7 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
 
 
 def _unique_name(flow: Dataflow, op: Op) -> str:
-    """A name that means this node alone: its own or its first output's if unique, else its place."""
+    """For `explain`: a name that means this node alone: its own or its first output's if unique, else its place."""
     names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
     first = flow.values[op.outputs[0]].name if op.outputs else ""
     if not names and first and sum(flow.values[v].name == first for o in flow.ops for v in o.outputs) == 1:
@@ -213,7 +214,7 @@ def _hint_for(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """Names of nodes and values that rewrites take away -> (the rewrite, what is to be looked at instead)."""
+    """For `explain`: names of nodes and values that rewrites take away -> (the rewrite, what to look at instead)."""
     names: dict[str, tuple[Rewrite, str]] = {}
     for rewrite in rewrites:
         ops = [flow.at(rewrite.scope, index) for index in rewrite.nodes]
@@ -226,8 +227,8 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
-    """Explains why the nodes that a name or pattern means have their precision. ``replaced``: what `replaced_nodes`
-    finds."""
+    """The report of `explain`: why the nodes that a name or pattern means have their precision. ``replaced``: what
+    `replaced_nodes` finds."""
     rewrite, result = (replaced or {}).get(wanted, (None, wanted))
     return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
@@ -271,8 +272,8 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
 
 
 def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
-    """What a list's reason means where taken literally it would mislead: it argues for float32 and the node is low, or
-    the kernel adds up in a low type; "" elsewhere."""
+    """What `explain` says where a list's reason taken literally would mislead: it argues for float32 and the node is
+    low, or the kernel adds up in a low type; "" elsewhere."""
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
@@ -283,7 +284,7 @@ def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
 
 
 def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
-    """Values of a node whose type is not decided (integers, given types), with their types."""
+    """For `explain`: values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
         use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
     }
@@ -293,7 +294,7 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:
-    """Slots of an operator that are decided together: what they hold, why they have their type, what either costs."""
+    """For `explain`: slots of an operator decided together: what they hold, why they have their type, the costs."""
     flow, settled = decided.flow, decided.settled
     find, why = settled.find, settled.whys[root] or UNDECIDED
     own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
@@ -312,8 +313,8 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 
 
 def _cost(decided: DecidedModel, root: int) -> Cost:
-    """What low and float32 cost for one decision of the plan while all others stay: bytes, kernel starts, the Casts and
-    tensors that are paid for."""
+    """What `explain` says that low and float32 cost for one decision while all others stay: bytes, kernel starts, the
+    Casts and tensors that are paid for."""
     flow, undecided = decided.flow, Undecided(decided.task)
     settled, find = decided.settled, decided.settled.find
     touched = [

@@ -49,7 +49,7 @@ class TargetGraph:
 
     @staticmethod
     def of(found: Optimized) -> TargetGraph:
-        """Counts the nodes of a graph that the target's runtime optimised."""
+        """Report of `inspect`: counts the nodes of a graph that the target's runtime optimised."""
         providers, copies, casts, fused = (
             dict(sorted(count.items())) for count in (found.providers(), found.copied(), found.cast(), found.fused())
         )
@@ -91,7 +91,7 @@ class Fusions:
 
     @property
     def device(self) -> str:
-        """The provider's short name: `CUDA`, `CPU`."""
+        """In the report of fusions: the provider's short name: `CUDA`, `CPU`."""
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
@@ -112,7 +112,8 @@ def fused_operators(
     builder: str = "",
     dims: Mapping[str, int] | None = None,
 ) -> Fusions:
-    """What ``provider`` would run of both models, by the onnxruntime of the interpreter ``python``, or of this one.
+    """The report of fusions: what ``provider`` would run of both models, by the onnxruntime of the interpreter
+    ``python``, or of this one.
 
     ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
     open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named
@@ -144,15 +145,15 @@ class _Side:
 
 
 def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object = None) -> EngineSizes:
-    """For what sizes an engine is built: those of samples, or of one for ``dims``; and what these may be at least and
-    at most. Raises as `load_samples` does."""
+    """For the reports on TensorRT: the sizes that an engine is built for, those of samples, or of one for ``dims``; and
+    what these may be at least and at most. Raises as `load_samples` does."""
     spans = extremes(dims)
     drawn = [load_samples(model, count=1, dims=one) for one in (spans if data is None else spans[:-1])]
     return sizes_of(chain(*drawn, () if data is None else load_samples(model, data, dims=dims)))
 
 
 def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
-    """The engine that TensorRT builds of a model."""
+    """Report of `inspect`: the engine that TensorRT builds of a model."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
     if answer.engine is None:
@@ -166,7 +167,7 @@ def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
 
 
 def _why_not_here(provider: str) -> str:
-    """Why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
+    """Report of `inspect`: why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -177,7 +178,7 @@ def _why_not_here(provider: str) -> str:
 
 
 def _optimised_graph(model: Runnable, python: str, provider: str) -> _Side:
-    """The graph that ONNX Runtime would run of a model, as counts."""
+    """Report of `inspect`: the graph that ONNX Runtime would run of a model, as counts."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     try:
         found = optimized(proto, provider, python=python, folder=folder)
@@ -187,7 +188,7 @@ def _optimised_graph(model: Runnable, python: str, provider: str) -> _Side:
 
 
 def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
-    """The model as a message, and the folder in which its external data lies."""
+    """Report of `inspect`: the model as a message, and the folder in which its external data lies."""
     import onnx_ir
 
     values = (value.const_value for value in model.graph.initializers.values())
@@ -208,8 +209,8 @@ FLAGS = {"--minShapes": "least", "--optShapes": "", "--maxShapes": "largest"}
 
 
 def shape_words(flow: Dataflow, options: Options) -> str:
-    """What to tell trtexec of the inputs' open dimensions: as --dim says them, else as costs guess them; empty where
-    none is open."""
+    """A report's line on what to tell trtexec of the inputs' open dimensions: as --dim says them, else as costs guess
+    them; empty where none is open."""
     from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
     inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]
@@ -227,5 +228,5 @@ def shape_words(flow: Dataflow, options: Options) -> str:
 
 
 def _open_dims(flow: Dataflow, value: int) -> list[object]:
-    """The dimensions of a graph input that the file leaves open."""
+    """A report's line on open dimensions: those of a graph input that the file leaves open."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

@@ -141,6 +141,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "metric": "how the error of an output is measured: --metric",
     "errors": "the errors of both beside the reference",
     "promoted": "what tune puts back into float32, as options of convert",
+    "left out": "operators of MindSpore that an exported mixlist cannot name, as no operator type of Ascend is known",
     "runs": "strict runs that were made",
     "operator": "the kind of a node",
     "source": "file and line of the list that says so",
@@ -162,7 +163,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
 
 
 class Meanings(Shown):
-    """What a term means, in each of its senses."""
+    """The report of `help`: what a term means, in each of its senses."""
 
     __slots__ = ("found",)
 
@@ -188,7 +189,7 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """What a term means; of a phrase each word (guard long-sum), or what begins so (residual).
+    """The report of `help`: what a term means; of a phrase each word (guard long-sum), or what begins so (residual).
 
     ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """

@@ -141,13 +141,12 @@ class Seen:
     path: str | None = None
 
     def runnable(self) -> Runnable | None:
-        """The model as ONNX Runtime can load it: its path or a model in memory; None for another format."""
+        """The model of a report as ONNX Runtime can load it: its path or a model in memory; None for another format."""
         return (self.path or self.graph.model) if isinstance(self.graph, OnnxGraph) else None
 
 
 def see(model: object) -> Seen:
-    """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
-    model."""
+    """A model as reports see it: graph, dataflow, census. Raises AmpError for a file that is missing or no model."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     label = type(model).__name__ if path is None else os.path.basename(path)
     return seen_as(label, adapters.load(model)[0], path)
@@ -210,7 +209,7 @@ def fusions_of(
 
 
 def precision(flow: Dataflow, op: Op) -> str:
-    """The type that a node works in: low if any of its tensors is, else float32 or float64, else `other`."""
+    """How reports count a node by its type: low if any of its tensors is, else float32 or float64, else `other`."""
     found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 
@@ -231,7 +230,7 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
 
 
 def _in_shown_order(counts: Counter[str]) -> dict[str, int]:
-    """Counts that are not zero, in the order in which precisions are shown."""
+    """For reports: counts that are not zero, in the order in which precisions are shown."""
     return {name: counts[name] for name in (*PRECISIONS, OTHER) if counts[name]}
 
 
@@ -244,7 +243,7 @@ def _count_in_layers(layers: Layer, path: str, found: str) -> None:
 
 
 def _changes_since(seen: Seen, original: Seen) -> Changes:
-    """What changed in a model since its original: nodes by precision, Casts, bytes."""
+    """Report of `inspect`: what changed in a model since its original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
     differs = [
         ((key[0], before[key][1], found), name)
@@ -265,7 +264,7 @@ def _changes_since(seen: Seen, original: Seen) -> Changes:
 
 
 def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
-    """(kind, name or first output) -> (name, precision); a name that several nodes bear gives way to the output's."""
+    """For reports: (kind, name or first output) -> (name, precision); nodes of one name go by their outputs."""
     borne = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
@@ -292,12 +291,12 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
 
 
 def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
-    """Counts of nodes by precision, in words."""
+    """Report of `inspect`: counts of nodes by precision, in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
-    """Layers with their counts, indented by depth; neighbours that are alike share a row."""
+    """Report of `inspect`: layers with their counts, indented by depth; alike neighbours share a row."""
     rows = []
     for name, child in _grouped_alike(list(layer.children.values())):
         rows.append(("  " * depth + name, _counts_in_words(child.nodes) + ("" if name == child.name else " each")))
@@ -306,7 +305,7 @@ def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
 
 
 def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
-    """Layers with a name for each row: numbered neighbours of the same content as "0-11"."""
+    """Report of `inspect`: layers by the name of a row: numbered neighbours of the same content as "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
         last = groups[-1][-1] if groups else None
@@ -324,7 +323,7 @@ def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
 
 
 def _layer_content(layer: Layer) -> object:
-    """What a layer holds, at any depth, by which layers that are alike share a row."""
+    """Report of `inspect`: what a layer holds, at any depth, by which layers that are alike share a row."""
     return dict(layer.nodes), [(name, _layer_content(child)) for name, child in layer.children.items()]
 
 
@@ -338,7 +337,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """The layers of a model within a layer, with their paths, down to ``depth``."""
+    """Report of `inspect`: the layers of a model within a layer, with their paths, down to ``depth``."""
     found: list[tuple[str, Layer]] = []
     for name, inner in layer.children.items() if depth else ():
         found += [(f"{path}{name}", inner), *_layers_within(inner, f"{path}{name}.", depth - 1)]

@@ -12,7 +12,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def plural(count: int, word: str) -> str:
-    """A count with its noun, as "1 byte" and "2,000 bytes"."""
+    """A count in a report with its noun, as "1 byte" and "2,000 bytes"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
@@ -45,7 +45,7 @@ def titled(title: str, lines: Sequence[str]) -> Rows:
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """A table as text, its cells aligned by column; ``align`` says left or right."""
+    """A report's table as text, its cells aligned by column; ``align`` says left or right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -53,18 +53,18 @@ def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
 
 
 def first(names: Sequence[str], most: int, more: str = "") -> str:
-    """The first of some names in a line of text, and ``more``, or how many more there are."""
+    """Of a report's line: the first of some names, and ``more``, or how many more there are."""
     left = (more or f" and {len(names) - most:,} more") if len(names) > most else ""
     return f"{', '.join(names[:most])}{left}"
 
 
 def and_more(items: Sized, most: int, end: str = "") -> list[str]:
-    """A line that says how many items there are beyond ``most``; none where there are none."""
+    """A report's line that says how many items there are beyond ``most``; none where there are none."""
     return [f"and {len(items) - most:,} more{end}"] if len(items) > most else []
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
-    """Items in groups of one key, the largest group first, else as they come."""
+    """For a report: items in groups of one key, the largest group first, else as they come."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -72,8 +72,8 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most ``most`` characters, cut between words where there are any, and before a parenthesis that would
-    stay open."""
+    """For a report: a text of at most ``most`` characters, cut between words where there are any, and before a
+    parenthesis that would stay open."""
     if len(text) <= most:
         return text
     start = text[: most - 3]
@@ -84,7 +84,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def middle_left_out(name: str, most: int) -> str:
-    """A name of at most so many characters: its middle is left out, since both ends tell something."""
+    """For a report: a name of at most so many characters; its middle is left out, since both ends tell something."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
 

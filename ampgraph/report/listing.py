@@ -1,7 +1,8 @@
-"""The lists in force as a table, and the rules that decide beside them."""
+"""The lists in force as a table, the rules that decide beside them, and what `export-mixlist` writes of both."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from ..planner.order import RULES
 from ..planner.policies.registry import policy
 from ..planner.resolve import level_of, lists_of
 from ..planner.rules.rule import Rule
-from .lines import columns, in_rows
+from .lines import columns, first, in_rows
 
 
 class ListRows(Shown, list[ListRow]):
@@ -36,13 +37,13 @@ class ListRows(Shown, list[ListRow]):
         return columns([head, *rows])
 
     def _overview(self) -> Iterable[sketches.Html]:
-        """The top of the page of `lists`: operators with their class and what becomes of them."""
+        """The top of the report of `lists` as a page: operators with their class and what becomes of them."""
         rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in self]
         yield sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    """The lines about one operator: class, reason, and what kernels, slots and ties say."""
+    """The report's lines about one operator of `lists`: class, reason, and what kernels, slots and ties say."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
@@ -60,8 +61,8 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
 
 
 def listed(recipe: Recipe, wanted: str = "") -> ListRows:
-    """The rows of a recipe's policy at its level. Raises AmpError AMP301 to AMP303 for lists, levels and policies that
-    are none, AMP309 for ``wanted``."""
+    """The report of `lists`: the rows of a recipe's policy at its level. AmpError AMP301 to AMP303 for lists, levels
+    and policies that are none, AMP309 for ``wanted``."""
     lists = lists_of(recipe)
     level = level_of(recipe, lists)
     found = ListRows(policy(recipe.policy).rows(lists, level, wanted))
@@ -82,12 +83,12 @@ class RuleRow(Data):
 
 
 def rule_rows() -> list[RuleRow]:
-    """Every rule of the planner as a row of a table, in the order in which they run."""
+    """The report of `lists --rules`: every rule of the planner as a row of a table, in the order in which they run."""
     return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
 def _levels_in_words(rule: Rule) -> str:
-    """The levels at which a rule acts, in words."""
+    """Report of `lists --rules`: the levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
     holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]
@@ -104,9 +105,41 @@ def rule_lines() -> list[str]:
 
 
 def rule_table() -> str:
-    """The table of rules in docs/levels.md."""
+    """The report's table of rules in docs/levels.md."""
     lines = ["| rule | what trips it | what it does | levels |", "|---|---|---|---|"]
     for row in rule_rows():
         name = f"`{row.name}`{' (validity)' if row.validity else ''}"
         lines.append(f"| {name} | {row.trigger} | {row.action} | {row.levels} |")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class Mixlist(Shown):
+    """Operator types of Ascend's compiler by what a level does with them; what is in neither follows its neighbours."""
+
+    policy: str
+    level: str
+    white: tuple[str, ...]
+    black: tuple[str, ...]
+    unnamed: tuple[str, ...]
+    """MindSpore operators that would be in one of the lists, but whose operator type is not known."""
+
+    def content(self) -> JsonObject:
+        """The file that `export-mixlist` reports. Only additions: to take out what a target's own list does not have is
+        an error there."""
+        return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
+
+    def to_json(self) -> str:
+        """The text of the mixlist's file."""
+        return json.dumps(self.content(), indent=2) + "\n"
+
+    def lines(self) -> list[str]:
+        """The text that `export-mixlist` prints, but for where the file is."""
+        rows = [
+            ("options", f"level {self.level}, policy {self.policy}"),
+            ("white list", f"{len(self.white)} operator types that may compute low"),
+            ("black list", f"{len(self.black)} operator types that stay float32"),
+        ]
+        message = f"{len(self.unnamed)} operators of MindSpore go to neither: no operator type is known"
+        rows += [("left out", f"{message} ({first(self.unnamed, 3, ' ...')})")] if self.unnamed else []
+        return in_rows(rows)

@@ -35,7 +35,7 @@ class Output(Data):
 
 
 def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
-    """What a runtime computed in which type: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
+    """A report's lines on what a runtime computed in which type: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
     return [
         f"{kinds.total()} {dtype}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
         for dtype, kinds in by_precision(layers).items()
@@ -43,19 +43,19 @@ def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
 
 
 def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
-    """Every output that is a tensor of numbers; sequences and texts by their type alone."""
+    """The report of a run: every output that is a tensor of numbers; sequences and texts by their type alone."""
     return [_output_of(name, value) for name, value in outputs.items()]
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
-    """The maps (label to probability) that an output of a model is, one or a sequence; none for anything else."""
+    """Report of a run: the maps (label to probability) that an output is, one or a sequence; none for others."""
     items = value if isinstance(value, list) else [value]
     maps = [item for item in items if isinstance(item, Mapping)]
     return maps if len(maps) == len(items) else []
 
 
 def _output_of(name: str, value: object) -> Output:
-    """Type, shape and extremes of one output of a run; sequences and maps by what they hold."""
+    """Report of a run: type, shape and extremes of one output; sequences and maps by what they hold."""
     maps = maps_in(value)
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)

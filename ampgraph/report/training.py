@@ -1,4 +1,4 @@
-"""The reports of `build-step` and `train`."""
+"""The reports of `build-step`, `train` and `export-weights`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ..oplists.traits import has
 from .lines import first, in_rows, plural, titled
 
 if TYPE_CHECKING:
+    from ..training.mindspore.step_trainer import MindirTrainer
     from ..training.run.fitting import Epoch, History
+    from ..training.run.step_log import StepLog
+    from ..training.run.trainer import Trainer
     from ..training.step.training_step import TrainingStep
 
 FLOATS = {
@@ -103,7 +106,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that a training step leaves as they are."""
+    """Report of `build-step`: parameters of the forward graph that the step leaves as they are."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -116,7 +119,7 @@ def _untrained_parameters(step: TrainingStep) -> list[str]:
 
 
 def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
-    """How many nodes and products of a training step are of each type, in words."""
+    """Report of `build-step`: how many nodes and products are of each type, in words."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
@@ -125,7 +128,7 @@ def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """The line that `train` prints at the end of an epoch."""
+    """A line of the report of `train`, at the end of an epoch."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:
@@ -139,7 +142,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
 
 
 def history_dict(history: History) -> JsonObject:
-    """The report of `train` as plain data for JSON."""
+    """The history of a training as plain data, for the JSON of `train`."""
     return {
         "epochs": [epoch.to_dict() for epoch in history.epochs],
         "steps": len(history.losses),
@@ -150,7 +153,7 @@ def history_dict(history: History) -> JsonObject:
 
 
 def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
-    """The last lines that `train` prints: samples left out, where it went on from, where the checkpoint is."""
+    """The last lines of the report of `train`: samples left out, where it went on from, where the checkpoint is."""
     lines = []
     if history.dropped:
         lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
@@ -164,3 +167,51 @@ def closing_lines(history: History, checkpoint: str | None, resume: bool) -> lis
 
         lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
     return lines
+
+
+@dataclass(frozen=True, repr=False)
+class Trained(Shown):
+    """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
+    many processes shared every batch, of which this was ``rank``."""
+
+    step: str
+    device: str
+    strict: bool
+    checkpoint: str | None
+    html: str | None
+    resumed: bool
+    rank: int
+    ranks: int
+    history: History
+    trainer: Trainer | MindirTrainer
+    log: StepLog | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that reports of `train`."""
+        return self.rank == 0
+
+    def to_dict(self) -> JsonObject:
+        """The report of `train` as plain data for JSON."""
+        report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
+        report |= {"html": self.html} if self.html else {}
+        return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
+
+    def lines(self) -> list[str]:
+        """The report of `train`, by lines."""
+        lines = closing_lines(self.history, self.checkpoint, self.resumed)
+        return [*lines, f"page         {self.html}"] if self.html else lines
+
+
+@dataclass(frozen=True, repr=False)
+class ExportedWeights(Shown):
+    """What `export_weights` wrote, from which files, and how many updates the weights have seen."""
+
+    step: str
+    checkpoint: str
+    result: str
+    updates: int
+
+    def lines(self) -> list[str]:
+        """The text that `export-weights` prints, by lines."""
+        return [f"{name:<11} {value}" for name, value in self.to_dict().items()]

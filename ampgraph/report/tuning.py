@@ -57,7 +57,8 @@ class UnitSensitivity(Data):
 
 @dataclass(frozen=True, repr=False)
 class Sensitivity(Shown):
-    """All units that a level makes low, the one that contributes most first. ``error``: of the level's plan."""
+    """The report's table of sensitivities: all units that a level makes low, the one that contributes most first.
+    ``error``: of the level's plan."""
 
     level: str
     metric: str
@@ -86,11 +87,12 @@ class Sensitivity(Shown):
         return columns([head, *rows], ">") + and_more(self.units, SHOWN)
 
     def to_json(self) -> str:
-        """The table of sensitivities as JSON."""
+        """The report's table of sensitivities as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """A line for each unit behind a line of names; what a unit has several of stands between spaces."""
+        """The report's table of sensitivities as CSV: a line for each unit behind a line of names; what a unit has
+        several of stands between spaces."""
         out = io.StringIO()
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -149,7 +151,7 @@ class Tuning(Shown):
 
     @property
     def verdict(self) -> str:
-        """Whether `tune` met the tolerance, and with what, in a line."""
+        """In the report of `tune`: whether it met the tolerance, and with what, in a line."""
         return _verdict_line(self)
 
     def to_dict(self) -> JsonObject:
@@ -206,7 +208,7 @@ def _verdict_line(found: Tuning) -> str:
 
 
 def _pattern_lines(found: Tuning) -> list[str]:
-    """The lines with what was promoted, as options to paste behind `convert`."""
+    """The report's lines with what `tune` promoted, as options to paste behind `convert`."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
     lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     return lines + and_more(found.patterns, PATTERNS, " (--json lists all)")

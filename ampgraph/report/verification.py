@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Data, Shown, named, plain, with_old_names
+from ..core.shown import Shown, named, plain
 from ..core.sketches import Html, heading, heights, markup, table
+from ..numerics.decoding import StepError
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import all_within
+from ..numerics.quantized import QuantizedParts
 from ..numerics.trace.suspects import Suspect, TracedValue
-from ..oplists.traits import has
 from ..runtime.executed import ExecutedLayer
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
@@ -27,42 +27,6 @@ SORTS = {
     "classes": "other classes,", "detections": "detections, pair by pair,",
 }  # fmt: skip
 OPERANDS, FALLBACK, STEPS, SHOWN = 3, 8, 9, 5  # shown; --json has all
-
-
-@dataclass(frozen=True)
-class StepError(Data):
-    """What the error of a step is, counted from 0, and at which output."""
-
-    step: int
-    error: float
-    output: str
-
-
-@dataclass(frozen=True)
-class QuantizedParts(Data):
-    """Operators between DequantizeLinear and QuantizeLinear, and products of integers.
-
-    Attributes:
-        unchanged: how many of each kind compute on what they computed on, of the same types and with the same
-            neighbours.
-        changed: the others, by name.
-    """
-
-    unchanged: tuple[tuple[str, int], ...]
-    changed: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.unchanged or self.changed)
-
-    def __str__(self) -> str:
-        kept = ", ".join(f"{count:,} {kind}" for kind, count in self.unchanged) or "none"
-        if not self.changed:
-            return f"left as they are: {kept}"
-        return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
-
-    def to_dict(self) -> JsonObject:
-        """The quantized nodes that stayed as they were and those that changed, as plain data for JSON."""
-        return with_old_names(self, {"unchanged": dict(self.unchanged), "changed": list(self.changed)})
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,12 +58,12 @@ class Verification(Shown):
 
     @property
     def repair(self) -> Repair | None:
-        """The repair that was tried and mends the model, if there is one."""
+        """In the report of `verify`: the repair that was tried and mends the model, if there is one."""
         return None if self.mended is None else self.mended.repair
 
     @property
     def worst_step(self) -> StepError | None:
-        """The step with the largest error, where models ran step by step."""
+        """In the report of `verify`: the step with the largest error, where models ran step by step."""
         return max(self.steps, key=lambda step: step.error, default=None)
 
     @property
@@ -204,7 +168,7 @@ def _step_rows(found: Verification) -> Rows:
 
 
 def _quantiles_text(scores: Scores) -> str:
-    """Median, 90th percentile and worst as text; of a share its mean."""
+    """Report of `verify`: median, 90th percentile and worst as text; of a share its mean."""
     middle = f"{_error_text(scores.decisive)} on average" if scores.over_all else f"{_error_text(scores.median)} median"
     return f"{middle}, {_error_text(scores.p90)} 90th percentile, {_error_text(scores.worst)} worst"
 
@@ -240,7 +204,7 @@ def _output_verdict(output: Agreement, found: Verification) -> str:
 
 
 def _output_lines(output: Agreement) -> list[str]:
-    """The lines on one output: errors, worst part, details, samples left out."""
+    """The report's lines on one output: errors, worst part, details, samples left out."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -302,7 +266,7 @@ def _operand_line(operand: TracedValue) -> str:
 
 
 def _range_in_words(found: object) -> str:
-    """The range of a tensor in words, and how much in it is not finite."""
+    """Report of `verify`: the range of a tensor in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
@@ -333,50 +297,3 @@ def _errors_along_graph(found: Verification) -> Html:
     words = f"error behind each of {len(errors):,} nodes, in their order; the largest is {errors[worst]:.2e} at {worst}"
     picture = heights(list(errors.values()), found.tolerance, f"{words}; the line is the tolerance")
     return Html(f"<p>{markup(words)}</p>{picture}")
-
-
-# -- which quantized parts of a model a conversion has left as they are ------------------------------------------------
-
-Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
-
-
-def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
-    """The quantized parts of a model beside its reference; nodes are known by the values that they write."""
-    ours = {_first_output_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
-    theirs = {_first_output_name(model, op): op for op in model.ops if op.outputs}
-    kept: Counter[str] = Counter()
-    changed = []
-    for name, op in ours.items():
-        twin = theirs.get(name)
-        if twin is not None and _part_signature(model, twin) == _part_signature(reference, op):
-            kept[op.kind] += 1
-        else:
-            changed.append(f"{op.kind} {op.name or name}")
-    return QuantizedParts(tuple(kept.most_common()), tuple(changed))
-
-
-def _is_part(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator is quantized itself, or reads dequantized and writes what is quantized."""
-    if has(op.role, "quantized"):
-        return not (has(op.role, "dequantizes") or has(op.role, "quantizes"))
-    makers = [flow.writer(v) for v in op.inputs if v != NONE]
-    readers = [use for v in op.outputs if v != NONE for use in flow.uses[v]]
-    read = any(maker is not None and has(maker.role, "dequantizes") for maker in makers)
-    return read and any(use.op != NONE and has(flow.ops[use.op].role, "quantizes") for use in readers)
-
-
-def _first_output_name(flow: Dataflow, op: Op) -> str:
-    """An operator's name for the report: that of its first output."""
-    return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
-
-
-def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """What tells a quantized operator from others where conversion changed names: kind, what it reads and from whom,
-    who reads it."""
-    given = [flow.values[v] for v in op.inputs if v != NONE]
-    makers = [flow.writer(v.id) for v in given]
-    sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))
-    results = [v for v in op.outputs if v != NONE]
-    low = tuple(flow.values[v].dtype for v in results if flow.values[v].dtype != FLOAT32)
-    readers = sorted(flow.ops[use.op].kind for v in results for use in flow.uses[v] if use.op != NONE)
-    return op.kind, sources, (*low, *readers)

@@ -16,13 +16,13 @@ WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
 def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target fuses a region in float32 only, so that it is many kernels in the low type."""
+    """Fusions of a target: whether it fuses a region in float32 only, so that the low type takes many kernels."""
     form = options.kernels.fuses.get(region.kind)
     return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
 
 
 def is_closed(flow: Dataflow, region: Region) -> bool:
-    """Whether a region has more nodes than one kernel and two Casts, and nothing outside reads a value inside it."""
+    """Fusions of a target: whether a region has more nodes than a kernel and two Casts, and nobody reads inside it."""
     if not region.complete:
         return False
     ids = {op.id for op in region.ops}
@@ -32,18 +32,19 @@ def is_closed(flow: Dataflow, region: Region) -> bool:
 
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a region is one kernel on the target when it is float32 between Casts."""
+    """Whether the target makes one kernel of a region in float32 between Casts: for rewrites and planner."""
     return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target makes one operator of a region that does not load unless data and scale are of one type."""
+    """Fusions of a target: whether it makes an operator of a region that loads only with data and scale of one type."""
     fusion = options.kernels.fusions.get(region.kind)
     return fusion is not None and fusion.breaks(flow.opset, options.dtype)
 
 
 def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the nodes are of the form that is taken, over the last axis, and nobody else reads what they make."""
+    """Fusions of a target: whether a region's nodes are of the form that is taken, over the last axis, and nobody else
+    reads what they make."""
     fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
     if fusion is None or not in_one_type(flow, options, region):
         return False
@@ -64,7 +65,8 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def norm_axis(flow: Dataflow, region: Region) -> int | None:
-    """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
+    """Of a norm that a target fuses, or a rewrite writes: the one axis that every mean is over, counted from the end;
+    None when there is no such axis."""
     shape, axes = flow.shape(region.source), region.axes
     if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
@@ -74,8 +76,8 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 
 
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
-    """The operators behind a norm that scale and shift it by vectors, stored or computed, as its own scale and bias
-    would."""
+    """Of a norm that a target fuses: the operators behind it that scale and shift it by vectors, stored or computed, as
+    its own scale and bias would."""
     found: list[Op] = []
     while len(found) < AFFINE:
         value = (found or [result])[-1].outputs[0]
@@ -90,7 +92,7 @@ def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]
 
 
 def regions(flow: Dataflow) -> list[Region]:
-    """Every region of a model but for products with their bias, looked for once."""
+    """For rewrites and fusions: every region of a model but for products with their bias, looked for once."""
     if Region not in flow.memo:
         flow.memo[Region] = list(find_regions(flow))
     found: list[Region] = flow.memo[Region]
@@ -98,7 +100,7 @@ def regions(flow: Dataflow) -> list[Region]:
 
 
 def fused_only_regions(flow: Dataflow, options: Options) -> list[Region]:
-    """Regions that count as such only on this target, since it has one kernel for them; found once a model."""
+    """Fusions of a target: regions that count as such only there, where one kernel has them; found once a model."""
     patterns = fused_only_patterns(frozenset(options.kernels.fuses))
     if patterns not in flow.memo:
         flow.memo[patterns] = list(find_regions(flow, patterns)) if patterns.patterns else []
@@ -121,7 +123,8 @@ def fused_regions(known: Known) -> Iterator[Region]:
 
 
 def scores_before(known: Known, softmax: Op) -> list[Op]:
-    """The products of two operands whose results, shifted, scaled, masked and moved, a Softmax reads."""
+    """Of an attention that a target fuses: the products of two operands whose results, shifted, scaled, masked and
+    moved, a Softmax reads."""
     traits = known.traits
     added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
 
@@ -136,7 +139,7 @@ def scores_before(known: Known, softmax: Op) -> list[Op]:
 
 
 def whole(region: Region) -> tuple[Op, ...]:
-    """The operators of a region in the order of the file, that of the result last."""
+    """For a rewrite: the operators of a region in the order of the file, that of the result last."""
     inner = (op for op in region.ops if op is not region.result)
     return *sorted(inner, key=lambda op: op.index), region.result
 
@@ -149,27 +152,27 @@ class Inside:
     region: Region
 
     def has(self, op: Op) -> bool:
-        """Whether an operator is one of the region's; those that a pattern found outside of a body count as none, since
-        a rewrite edits one scope."""
+        """For a rewrite or fusion: whether an operator is one of the region's; those that a pattern found outside of a
+        body count as none, since a rewrite edits one scope."""
         return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:
-        """Whether an operator is inside a region, and a product of two values."""
+        """For a rewrite or fusion: whether an operator is inside a region, and a product of two values."""
         return self.has(op) and self.known.traits.has(op.role, "multiplies") and len(op.inputs) == 2
 
     def is_sum(self, value: int) -> bool:
-        """Whether an addition of this region makes a value."""
+        """For a rewrite or fusion: whether an addition of this region makes a value."""
         op = self.known.flow.writer(value) if value != NONE else None
         return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
 
     def only_for(self, value: int, reader: Op) -> Op | None:
-        """The operator that makes a value, if it is of this region and ``reader`` alone reads it."""
+        """For a fusion: the operator that makes a value, if it is of this region and only ``reader`` reads it."""
         op = self.known.flow.writer(value) if value != NONE else None
         alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
         return op if alone and op is not None and op.scope == reader.scope else None
 
 
 def _is_product(options: Options, op: Op) -> bool:
-    """Whether the lists call an operator a product (class allow), which low types make faster."""
+    """For a rewrite: whether the lists call an operator a product (class allow), which low types make faster."""
     listing = options.lists.of(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

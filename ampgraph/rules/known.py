@@ -16,23 +16,23 @@ class KnownValues(Protocol):
     """Numbers that follow from the file alone."""
 
     def row(self, value: int) -> Array | None:
-        """The numbers of a tensor of few in their order; NaN for a size that is open."""
+        """What a rewrite may know of a value: the numbers of a tensor of few in order; NaN for a size that is open."""
         ...
 
     def number(self, value: int) -> float | None:
-        """The number in a tensor of one element, None where it is not known."""
+        """What a rewrite may know of a value: the number in a tensor of one element, None where it is not known."""
         ...
 
 
 class Measured(Protocol):
-    """What values were measured to reach."""
+    """What a rewrite may ask of measured ranges: the largest magnitude by value."""
 
     @property
-    def reach(self) -> Mapping[int, float]: ...  # by value the largest magnitude
+    def reach(self) -> Mapping[int, float]: ...
 
 
 class Known(Protocol):
-    """A model, what is asked for, and what follows from both."""
+    """What a rewrite may ask: a model, what is wanted of it, and what follows from both."""
 
     @property
     def flow(self) -> Dataflow: ...

@@ -41,7 +41,7 @@ class RewriteRule(Rewrite):
         return flow.scopes[ops[-1].scope].path, tuple(op.index for op in ops)
 
     def ops(self, flow: Dataflow) -> list[Op]:
-        """The operators in their order."""
+        """The operators that the rewrite names, in their order."""
         return [flow.at(self.scope, index) for index in self.nodes]
 
     # -- what writing shares ----------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class RewriteRule(Rewrite):
         return [read[name] for name in self.reads]
 
     def refuse(self, holds: bool) -> None:
-        """Raises AmpError AMP402 where the nodes are not what the plan takes them for."""
+        """A plan's rewrite carried out: raises AmpError AMP402 where the nodes are others than it takes them for."""
         if not holds:
             raise foreign(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
 
@@ -79,12 +79,12 @@ class Idle(RewriteRule):
 
     @property
     def gone(self) -> tuple[int, ...]:
-        """All its nodes: none is left when it is written."""
+        """All nodes of a rewrite of idle ones: none is left when it is written."""
         return self.nodes
 
     @property
     def result(self) -> str:
-        """What is read instead."""
+        """What is read instead of idle nodes."""
         return self.source
 
     @property
@@ -93,12 +93,12 @@ class Idle(RewriteRule):
 
 
 def all_low(ops: Iterable[Op], is_low: IsLow) -> bool:
-    """Whether all slots of the operators are low in the trial plan."""
+    """For a rewrite: whether all slots of the operators are low in the trial plan."""
     return all(is_low(unit) for op in ops for unit in op.slots.values())
 
 
 def is_inside(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator's result is read, and crosses no boundary."""
+    """For a rewrite: whether an operator's result is read, and crosses no boundary."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):
         return False
     values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]
@@ -106,5 +106,5 @@ def is_inside(flow: Dataflow, op: Op) -> bool:
 
 
 def in_function(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator stands in a function, whose calls share it."""
+    """Whether an operator that a rewrite would change stands in a function, whose calls share it."""
     return flow.scopes[op.scope].kind == "function"

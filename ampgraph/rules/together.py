@@ -6,6 +6,9 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
 the low type, in every layer in the same direction.
+
+y = W * x + b, a convolution. Neighbours in a picture are alike, and activations are positive: what rounding adds to a
+channel's weights as a whole is added to all its places. So each channel's weights keep their sum.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ NOBODY: Set[Read] = frozenset()
 
 
 def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
-    """What is rounded together of the stored tensors that become low: by scalings beside products, and by norms."""
+    """What is rounded together of the stored tensors that become low: by scalings beside products, by norms, and by
+    convolutions."""
     low = LowStored(flow, traits, dtype, edits)
     if not low.rounds or not flow.opset:  # parameters of a norm stay float32 in MindIR
         return []
     found, shared = list[JointRounding](), set[int]()
     factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
-    for op in flow.with_roles(factors | statistics):
+    for op in flow.with_roles(factors | statistics | traits.operators("channels_by_rows")):
         path = flow.scopes[op.scope].path
         if op.role in factors:
             number, parts = low.given_up(op, shared)
@@ -44,13 +48,16 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
             shares = tuple((flow.scopes[(v := flow.values[i]).scope].path, v.name, by) for i, by in parts.items())
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
             found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
+        elif op.role not in statistics:
+            why = Why("channels", "the weights of each channel keep their sum")
+            found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))
     return found
 
 
 class LowStored:
-    """The stored tensors of a model that are rounded, by the places that read them so.
+    """Rounded together: the stored tensors of a model that are rounded, by the places that read them so.
 
     ``edits`` None: as if every one were."""
 
@@ -64,13 +71,13 @@ class LowStored:
         self.rounds = self._low is None or bool(self._low)
 
     def readers(self, value: int) -> Set[Read]:
-        """The operands by which a stored tensor is read rounded."""
+        """Rounded together: the operands by which a stored tensor is read rounded."""
         if value not in self._readers:
             self._readers[value] = self._rounding(value)
         return self._readers[value]
 
     def _rounding(self, value: int) -> Set[Read]:
-        """Which places read a stored tensor rounded; nobody where it stays float32."""
+        """Rounded together: which places read a stored tensor rounded; nobody where it stays float32."""
         item, uses, copied = self.flow.values[value], self.flow.uses[value], None
         if not item.weight or item.dtype != FLOAT32:
             return NOBODY
@@ -82,7 +89,7 @@ class LowStored:
         return {(use.op, use.index) for use in uses if copied is None or self.flow.place(use) in copied}
 
     def given_up(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
-        """A scaling's number, and who makes up for its rounding error: a product in front of it, else those behind.
+        """Rounded together: a scaling's number, and who makes up for its error: a product in front, else those behind.
 
         Nobody where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
         the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: what takes such a share.
@@ -102,15 +109,20 @@ class LowStored:
         return number, self.before(op.inputs[1 - place], lost) or self._behind(op.outputs[0], lost)
 
     def holds_parameters(self, op: Op) -> bool:
-        """Whether the four parameters of a norm are rounded and read by it alone."""
+        """Rounded together: whether the four parameters of a norm are rounded and read by it alone."""
         values = [op.inputs[k] for k in PARAMETERS if k < len(op.inputs)]
         return len(set(values)) == len(PARAMETERS) and all(
             self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1)
         )
 
+    def holds_weights(self, op: Op) -> bool:
+        """Whether the weights of a convolution are rounded, which changes them, and read by it alone."""
+        value = op.inputs[1]
+        return self.readers(value) == {(op.id, 1)} and self._is_inexact(value)
+
     def before(self, value: int, factor: float = 1.0) -> Parts:
-        """The operands of the product that makes a value, with biases added behind it: each takes ``factor``. None
-        where a value on the way is read twice, or made otherwise."""
+        """Rounded together: the operands of the product that makes a value, with biases added behind it: each takes
+        ``factor``. None where a value on the way is read twice, or made otherwise."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value) and (op := flow.writer(value)) is not None and "::" not in op.kind:
             if self.traits.has(op.role, "reshapes"):
@@ -123,17 +135,17 @@ class LowStored:
         return {}
 
     def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
-        """Where an addition reads a stored term, which takes the factor (noted in ``parts``), or zeros; None for
-        neither."""
+        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``); None
+        where it reads none."""
         for place in range(len(op.inputs)):
             if (bias := self._stored(op, place)) is not None:
                 parts[bias] = factor
                 return place
-        return next((place for place, value in enumerate(op.inputs) if self._is_zero(value)), None)
+        return None
 
     def _behind(self, value: int, factor: float) -> Parts:
-        """The first operands of the products that read a value, through moves and added constants (which shrink
-        instead). None where anything else reads it."""
+        """Rounded together: the first operands of the products that read a value, through moves and added constants
+        (which shrink instead). None where anything else reads it."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value):
             (use,) = flow.uses[value]
@@ -152,11 +164,11 @@ class LowStored:
         return parts if flow.uses[value] else {}
 
     def _is(self, op: Op, trait: Trait) -> bool:
-        """Whether a standard operator has a trait; operators of other domains round in other ways."""
+        """Rounded together: whether a standard operator has a trait; operators of other domains round in other ways."""
         return "::" not in op.kind and self.traits.has(op.kind, trait)
 
     def _stored(self, op: Op, place: int, private: bool = True) -> int | None:
-        """The rounded value that an operand is, be it by way of identities. ``private``: and read here alone."""
+        """Rounded together: the rounded value of an operand, behind identities too. ``private``: read here only."""
         flow, read, value = self.flow, (op.id, place), op.inputs[place]
         while value != NONE:
             if flow.values[value].weight:
@@ -171,27 +183,19 @@ class LowStored:
         return None
 
     def _number(self, op: Op, place: int, shared: set[int]) -> float:
-        """The number behind a stored factor, 0 where there is none; whoever else reads it."""
+        """Rounded together: the number behind a stored factor, 0 where there is none; whoever else reads it."""
         value = self._stored(op, place, private=False)
         number = self.flow.scalar(value) if value is not None and value not in shared else None
         return number if number is not None and np.isfinite(number) else 0.0
 
-    def _is_zero(self, value: int) -> bool:
-        """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
-        while value != NONE and (op := self.flow.writer(value)) is not None and self._is(op, "nothing_in_inference"):
-            value = op.inputs[0]
-        stored = value != NONE and self.flow.values[value].weight
-        array = self.flow.weights.array(self.flow.values[value]) if stored else None
-        return array is not None and not array.any()
-
     def _operands(self, op: Op) -> list[int]:
-        """The stored operands in which a product is linear; empty where one of them is not stored."""
+        """Rounded together: the stored operands in which a product is linear; empty where one of them is not stored."""
         places = self.traits.positions(op.kind, "linear_in") if "::" not in op.kind else ()
         found = [self._stored(op, k) for k in places if k < len(op.inputs) and op.inputs[k] != NONE]
         return [] if None in found else [value for value in found if value is not None]
 
     def _is_inexact(self, value: int) -> bool:
-        """Whether rounding changes a stored tensor: weights that were low numbers once stay what they are."""
+        """Rounded together: whether rounding changes a stored tensor: what was low once stays what it is."""
         low = numpy_type(self.dtype)
         with np.errstate(over="ignore"):
             parts = self.flow.weights.chunks(self.flow.values[value])
@@ -199,5 +203,5 @@ class LowStored:
 
 
 def _is_private(flow: Dataflow, value: int) -> bool:
-    """Whether one operator alone reads a value."""
+    """Rounded together: whether one operator alone reads a value."""
     return value != NONE and len(flow.uses[value]) == 1 and flow.uses[value][0].op != NONE

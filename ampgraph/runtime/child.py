@@ -60,7 +60,7 @@ def in_child(
 
 
 def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
-    """Runs a process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
+    """Runs a child process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
     until = time.monotonic() + seconds
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(sent)
@@ -88,7 +88,7 @@ def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Calla
 
 
 def died_of(code: int) -> str:
-    """The signal that killed a process, from its negative exit status, in words."""
+    """Of a child process: the signal that killed it, from its negative exit status, in words."""
     return signal.strsignal(-code) or f"signal {-code}"
 
 
@@ -107,7 +107,7 @@ def serve() -> None:
 
 
 def limit_memory(size: int) -> None:
-    """Allocations beyond ``size`` bytes fail, where the system can do that."""
+    """In the child process: allocations beyond ``size`` bytes fail, where the system can do that."""
     try:
         import resource
     except ImportError:  # Windows

@@ -55,13 +55,13 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def cannot_read(path: Path, error: Exception) -> AmpError:
-    """What the system says of a file with data that cannot be read."""
+    """The error for an .npz file with arrays that the system cannot read."""
     why = getattr(error, "strerror", None) or first_line(error)
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 
 
 def _first_bytes(path: Path) -> bytes:
-    """The first bytes of a file, enough to know a Git LFS pointer."""
+    """The first bytes of an .npz file, enough to know a Git LFS pointer."""
     with open(path, "rb") as file:
         return file.read(len(LFS_POINTER))
 
@@ -75,8 +75,7 @@ def _not_npz(path: Path) -> str:
 
 
 def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
-    allocate."""
+    """Reads an array of an .npz file whose header fits the ``size`` of its data: no header makes us allocate more."""
     try:
         with opened() as member:
             shape, dtype, _ = header(member)
@@ -99,7 +98,8 @@ def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Pa
 
 
 def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
-    """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for any other file."""
+    """The header of an array in an .npz file: shape, type, and whether the first axis runs fastest. Raises ValueError
+    and others for any other file."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
@@ -121,7 +121,7 @@ def load_inputs(
 
 
 def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """Arrays by the inputs that they are for; where one array and one input are left over, they belong together."""
+    """Arrays of an .npz file by the inputs that they are for; one array and one input that are left over pair up."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays
@@ -129,7 +129,7 @@ def by_input(arrays: dict[str, Array], names: Collection[str], required: Collect
 
 
 def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str, where: str = "") -> None:
-    """Raises AmpError AMP503 where an input has no array. ``reader`` is who takes them: "the model"."""
+    """Before a run: raises AmpError AMP503 where an input has no array. ``reader`` is who takes them: "the model"."""
     required = list(required)
     missing = next((name for name in required if name not in arrays), None)
     if missing is not None:
@@ -139,13 +139,13 @@ def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str
 
 
 def first_nan(array: Array) -> list[int] | None:
-    """Where the first NaN of an array of floats stands; None where there is none."""
+    """Where the first NaN of an array to be fed stands; None where there is none."""
     bad = np.isnan(array) if array.dtype.kind in "fc" else np.zeros(1, np.bool_)
     return [int(index) for index in np.argwhere(bad)[0]] if bad.any() else None
 
 
 def save_npz(path: str | os.PathLike[str], arrays: Feeds) -> None:
-    """Writes arrays by name, whole or not at all; the same arrays give the same bytes.
+    """Writes arrays by name to an .npz file, whole or not at all; the same arrays give the same bytes.
 
     bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.
     """

@@ -158,7 +158,7 @@ class ExecutedSession:
         self._made = _port_places(opened["outputs"], list(outputs))
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
-        """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
+        """Runs a target's runtime; outputs by name. AmpError AMP503 for what does not fit, AMP504 if it stops."""
         wanted = names_of_outputs(self.outputs, outputs)
         self.feed(feeds)
         self.time()
@@ -231,7 +231,7 @@ def said(error: str) -> str:
 
 
 def by_precision(layers: Sequence[ExecutedLayer]) -> dict[str, Counter[str]]:
-    """Float type -> kinds of layers that compute in it, constants and boundaries left out."""
+    """Of the layers that a runtime made: float type -> kinds that compute in it, constants and boundaries left out."""
     found: dict[str, Counter[str]] = {}
     for layer in layers:
         if layer.dtype in ("float32", "bfloat16", "float16") and layer.kind not in ("Const", "Input", "Output"):

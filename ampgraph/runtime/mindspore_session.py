@@ -33,7 +33,7 @@ TENSOR_KINDS = (TENSOR, TENSORS)
 
 
 class Tensor(Protocol):
-    """A tensor of MindSpore, on the host or on a device."""
+    """What a session of MindSpore takes and gives: its tensor, on the host or on a device."""
 
     @property
     def dtype(self) -> object: ...
@@ -53,7 +53,7 @@ class MindirPorts:
     low: frozenset[str]  # float16, bfloat16: those that occur among the stored and computed tensors
 
     def check(self, feeds: Feeds) -> dict[str, Array | Tensor]:
-        """The feeds as arrays, or Tensors as they are, in the order of the file. Raises AmpError AMP503."""
+        """For a session of MindSpore: the feeds as arrays or Tensors, in the file's order. Raises AmpError AMP503."""
         given: dict[str, Result] = {}
         for word, value in feeds.items():
             name = word.removeprefix(self.prefix)
@@ -90,7 +90,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
-    """The low types that the parameters and constants of a MindIR model have."""
+    """For a session of MindSpore: the low types that the parameters and constants of a MindIR model have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -107,7 +107,7 @@ def _tuple_tensors(info: Any) -> Iterator[Any]:
 
 
 def _input_port(value: Any, name: str, path: Any) -> Port:
-    """A parameter of the graph as a port; AMP502 for what is no tensor of numbers."""
+    """A parameter of MindSpore's graph as a session's port; AMP502 for what is no tensor of numbers."""
     if len(value.tensor) != 1:
         hint = "export a network whose arguments are tensors"
         raise AmpError("AMP502", f"input '{name}' is a tuple or a number, not a tensor", where=str(path), hint=hint)
@@ -181,7 +181,7 @@ def _what_is_there(error: BaseException) -> str:
 
 
 def _keep_types(ms: ModuleType) -> None:
-    """Has Ascend compute in the types of the file; AMP505 where the process has chosen another mode already."""
+    """For a session of MindSpore: Ascend computes in the types of the file; AMP505 where the process chose others."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:

@@ -33,7 +33,8 @@ optimizer of its CPU has widened."""
 
 
 class OrtTensor(Protocol):
-    """A tensor of ONNX Runtime, on the host or on a device (onnxruntime.OrtValue, which has no types)."""
+    """What a session takes and gives beside arrays: a tensor of ONNX Runtime on the host or on a device
+    (onnxruntime.OrtValue, which has no types)."""
 
     def numpy(self) -> Array: ...
     def shape(self) -> Sequence[int]: ...
@@ -114,7 +115,7 @@ class OnnxSession:
 
 
 def as_numpy(value: OrtTensor) -> Array:
-    """A copy of a runtime's tensor; one of bfloat16, which it cannot make an array of, must lie on the host."""
+    """A copy of a session's OrtValue; one of bfloat16, which it cannot make an array of, must lie on the host."""
     if value.data_type() != "tensor(bfloat16)":
         return np.array(value.numpy())
     words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -122,7 +123,7 @@ def as_numpy(value: OrtTensor) -> Array:
 
 
 def device_value(array: Array, memory: str) -> OrtTensor:
-    """A copy of an array as a tensor of ONNX Runtime in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
+    """A copy of an array as a session's OrtValue in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
     array, stays on the host.
 
     Always a copy: the runtime keeps an array's own memory where it can, and may write there.
@@ -145,7 +146,7 @@ def _port_of(item: Any) -> Port:
 
 
 def refused(error: Exception, where: str) -> AmpError:
-    """The error that a session raises where ONNX Runtime refuses a model, in the runtime's words."""
+    """The error of a session where ONNX Runtime refuses a model, in the runtime's words."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -165,8 +166,7 @@ _UNREGISTERED = re.compile(r"No Op registered for (\w+) with")
 
 
 def older_than_the_model(message: str) -> str:
-    """A hint where a runtime refuses a model because it is the older of the two, or an operator's name is none; else
-    nothing."""
+    """A hint where ONNX Runtime refuses a model that is newer than it, or has an operator of no name; else nothing."""
     if found := _UNREGISTERED.search(message):
         known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
         if found[1] not in known and (meant := nearest(found[1], known)):
@@ -178,7 +178,7 @@ def older_than_the_model(message: str) -> str:
 
 
 def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
-    """What the runtime says in a run. ``contradiction``: what does not agree in what was fed."""
+    """The error of a session's run in the runtime's words. ``contradiction``: what does not agree in what was fed."""
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
@@ -192,7 +192,7 @@ def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
 
 
 def lacks_kernel(message: str) -> bool:
-    """Whether the runtime says that it cannot compute this at all, whatever the shapes."""
+    """Whether ONNX Runtime says that it cannot compute this at all, whatever the shapes."""
     return any(words in message for words in ("not supported", "NOT_IMPLEMENTED", "ot implemented"))
 
 
@@ -203,7 +203,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error that a session raises where ONNX Runtime ran out of memory."""
+    """The error of a session where ONNX Runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -233,7 +233,7 @@ def cpu_options(folder: str, threads: int = 0) -> SessionOptions:
 
 
 def in_file_order(options: SessionOptions) -> SessionOptions:
-    """The options with nodes run in the order of the graph, but for sizes, which come as soon as they can."""
+    """ONNX Runtime's options with nodes run in the order of the graph, but sizes as soon as they can."""
     options.execution_order = import_onnxruntime().ExecutionOrder.PRIORITY_BASED
     return options
 

@@ -53,7 +53,7 @@ class Opening:
 
 
 def open_each(paths: Sequence[PathLike]) -> list[Opening]:
-    """Opens files and lets them go again, in as few processes as they leave alive; nothing is run.
+    """Opens files by ONNX Runtime and lets them go again, in as few processes as they leave alive; nothing is run.
 
     Raises AmpError AMP501 where ONNX Runtime is not installed, AMP101 for no such file, AMP504 for want of memory or
     time."""
@@ -130,8 +130,8 @@ def fault(reference: str, model: str, target: str) -> Opening | None:
 
 
 def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
-    """Whether a refusal is the conversion's fault: the reference opens. A kernel that the CPU lacks counts for the
-    CPU's target only.
+    """Whether ONNX Runtime's refusal of a file is the conversion's fault: the reference opens. A kernel that the CPU
+    lacks counts for the CPU's target only.
 
     Where it lacks one it may write the operator's definition out, which need not be valid in these types: what is
     refused without optimisations too is a fault at another target only where onnx's checker finds one.
@@ -143,7 +143,7 @@ def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
 
 
 def noted(reference: PathLike | None, model: PathLike | None) -> list[str]:
-    """Notes on a converted file that does not open or run on the CPU, for reports; empty for models in memory."""
+    """Notes on a converted file that ONNX Runtime does not open or run on the CPU; empty for models in memory."""
     if reference is None or model is None or is_mindir(model):
         return []
     found = fault(os.fspath(reference), os.fspath(model), "")
@@ -168,7 +168,7 @@ def stopped_on_cpu(flow: Dataflow) -> str:
 
 
 def _is_invalid(path: str) -> bool:
-    """Whether onnx's checker or shape inference refuses a file."""
+    """Of a file that ONNX Runtime does not open: whether onnx's checker or shape inference refuses it too."""
     import onnx
 
     try:

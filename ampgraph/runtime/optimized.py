@@ -23,8 +23,7 @@ _TENSOR_TYPES = {
 
 
 def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Outputs of an optimised node that have no type in ``types``, each with the element type that follows, if one
-    does."""
+    """Outputs of a node of the optimised graph without a type in ``types``, each with the one that follows, if any."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
             found = _cast_type(node, kind) or _followed_type(node, index, types)
@@ -48,7 +47,8 @@ def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -
 
 @functools.cache
 def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """Whose type an output has: an element type that is always the same, or the inputs that it follows."""
+    """The optimised graph, which says few types: whose type an output has: an element type that is always the same, or
+    the inputs that it follows."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -65,7 +65,8 @@ def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tupl
 def fused_parts(
     before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto], stored: Iterable[str]
 ) -> list[tuple[str, ...]]:
-    """For each node of ``after``, in order, the nodes of ``before`` that went into it, by the first output of each.
+    """Of the optimised graph: for each node of ``after``, in order, the nodes of the file ``before`` that went into it,
+    by the first output of each.
 
     A runtime that fuses keeps the names of what a fused node reads and makes, and elsewhere names of nodes; what it
     made up is empty here.
@@ -91,7 +92,8 @@ def fused_parts(
 
 
 def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """Gives file nodes that end in a data move to the fused node in front of that move, in place: it computed them.
+    """In the optimised graph: gives file nodes that end in a data move to the fused node in front of that move, in
+    place: it computed them.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
     """
@@ -161,7 +163,7 @@ class OptimizedNode:
 
     @property
     def casts(self) -> bool:
-        """Whether the node is a Cast between float types, also to the same one, which a runtime may leave."""
+        """Whether a node of the optimised graph is a Cast between float types, also to the same one."""
         return has(self.kind, "casts") and UNKNOWN not in self.dtype and "->" in self.dtype
 
 
@@ -232,7 +234,7 @@ def placements(log: str) -> dict[tuple[str, str], str]:
 
 
 def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
-    """Gives every node a name of its own, in place, so that a log can be matched with nodes."""
+    """Before ONNX Runtime optimises a graph: names every node, in place, so that its log can be matched with nodes."""
     seen = set() if seen is None else seen
     for node in graph.node:
         if not node.name or node.name in seen:
@@ -243,7 +245,7 @@ def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node (If, Loop, Scan) holds."""
+    """The graphs that a node (If, Loop, Scan) of the optimised graph holds."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -251,14 +253,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def kind_of(node: onnx.NodeProto) -> str:
-    """The operator of a node as the operator lists name it."""
+    """The operator of a node of the optimised graph as the operator lists name it."""
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def walk(
     graph: onnx.GraphProto, outer: Mapping[str, int] | None = None
 ) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
-    """Every node, bodies included, with the element types of the values that it sees, written or not."""
+    """Every node of an optimised graph, bodies included, with the element types of the values that it sees."""
     types = dict(outer or {})
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.HasField("tensor_type"):

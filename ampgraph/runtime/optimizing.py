@@ -29,7 +29,7 @@ SECONDS = 600.0
 
 
 class NotOptimized(Exception):
-    """No session was made; the message says why. ``elsewhere``: the environment is at fault, not the model."""
+    """ONNX Runtime optimised nothing; the message says why. ``elsewhere``: the environment is at fault."""
 
     def __init__(self, why: str, elsewhere: bool = False) -> None:
         super().__init__(why)
@@ -101,7 +101,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
 
 
 def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
-    """A copy whose nodes have names of their own, and the folder of its external data."""
+    """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the folder of its external data."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):
         proto.CopyFrom(model)
@@ -175,7 +175,7 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts the nodes that a provider would run. Raises NotOptimized for what it refuses."""
+    """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
 
     provider: str
     python: str
@@ -254,12 +254,12 @@ def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterat
 
 
 def node_count(proto: onnx.ModelProto) -> int:
-    """Nodes of a file, bodies included."""
+    """Nodes of a file that ONNX Runtime's optimizer wrote, bodies included."""
     return sum(1 for _ in walk(proto.graph))
 
 
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
-    """Names and element types of inputs that must be fed, and of outputs."""
+    """Of a file for ONNX Runtime's optimizer: names and element types of inputs that must be fed, and of outputs."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     values = [value for value in proto.graph.input if value.name not in stored]
     return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]

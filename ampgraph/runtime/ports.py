@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..core.arrays import Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
 from ..core.low_types import numpy_type
+from ..core.runnable import Declared
+
+if TYPE_CHECKING:
+    from ..formats.adapters import OnnxGraph
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its element type, ``""`` for anything but a tensor, and its sizes: a name, or None for any.
+    """What a session takes or gives: its element type, ``""`` for no tensor, and its sizes: a name, or None for any.
 
     ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not. None where an
     empty one may mean either, as ONNX Runtime shows a scalar for an unknown rank.
@@ -40,8 +44,32 @@ class Port:
         return fixed and len(shape) == len(self.shape)
 
 
+@dataclass(frozen=True)
+class Interface:
+    """What a model takes and gives; ``optional``: inputs with a default value."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    optional: frozenset[str] = frozenset()
+
+
+def interface_of(graph: OnnxGraph) -> Interface:
+    """The inputs and outputs of a graph as its file declares them."""
+    inputs, outputs = graph.declared()
+    ports = {value.name: port_of(value) for value in inputs if not value.stored}
+    optional = frozenset(value.name for value in inputs if value.stored)
+    return Interface(ports, {value.name: port_of(value) for value in outputs}, optional)
+
+
+def port_of(value: Declared) -> Port:
+    """An input or output that a file declares, as a session has it; one that is no tensor has no type."""
+    if value.container:
+        return Port(value.name, "", ())
+    return Port(value.name, {"string": "object"}.get(value.dtype, value.dtype), value.shape)
+
+
 def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> list[str]:
-    """The outputs that a run is asked for, all where None. Raises AmpError AMP503 for one that is not there."""
+    """The outputs that a session's run is asked for, all where None. AmpError AMP503 for one that is missing."""
     for name in wanted or ():
         if name not in ports:
             hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
@@ -77,7 +105,7 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
 
 
 def _fitting_array(port: Port, value: Any) -> Any:
-    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
+    """What is fed to a session as an array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     try:

@@ -244,7 +244,7 @@ def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(kind: str) -> None:
-    """Reads questions from stdin, a line each, and answers each until there are no more."""
+    """In the process of a target's runtime: reads questions from stdin, a line each, and answers until they end."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a runtime prints is no answer
 

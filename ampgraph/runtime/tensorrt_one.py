@@ -32,7 +32,7 @@ def main(jobs: str, answers: str) -> None:
 
 
 def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Parses one model and builds its engine: refusals of either, the engine's layers and bytes."""
+    """In TensorRT's process: parses one model and builds its engine: refusals, the engine's layers and bytes."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:

@@ -160,7 +160,7 @@ EngineSizes = tuple[dict[str, tuple[int, int, int]], dict[str, list[list[int]]]]
 
 
 def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
-    """The ``sizes`` and ``values`` of a job whose engine takes all of some samples, and is best for the last one."""
+    """For TensorRT: the ``sizes`` and ``values`` of a job whose engine takes some samples, best the last one."""
     sizes: dict[str, tuple[int, int, int]] = {}
     values: dict[str, list[list[int]]] = {}
     for feeds in samples:
@@ -282,7 +282,8 @@ def read_kernels(text: str) -> Iterator[Kernel]:
 
 
 def _float_types_in(text: str, least: int = 0) -> Iterator[str]:
-    """The float types in a list of tensors; constants of fewer elements than ``least`` are a product's factors."""
+    """In TensorRT's log: the float types in a list of tensors; constants of fewer elements than ``least`` are a
+    product's factors."""
     for _, shape, dtype in _TENSOR.findall(text):
         sizes = [int(size) for size in re.findall(r"\d+", shape)]
         if dtype in TYPES and max(sizes, default=1) >= least:

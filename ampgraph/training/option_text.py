@@ -12,8 +12,8 @@ from ..core.errors import nearest
 
 
 class BadOption(Exception):
-    """A word of a text that is no option, or whose value has another type; whoever reads the text says which text it
-    was. ``hint``: what there is instead."""
+    """A word of an optimizer or the like in text that is no option, or whose value has another type; whoever reads the
+    text says which text it was. ``hint``: what there is instead."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -21,12 +21,13 @@ class BadOption(Exception):
 
 
 def types_of(options: type) -> dict[str, str]:
-    """Name -> type of each field of a dataclass, as its annotation says it: ``int``, ``float | None``."""
+    """Optimizers and the like in text: name -> type of each field of its dataclass, as its annotation says it: ``int``,
+    ``float | None``."""
     return {field.name: str(field.type) for field in fields(options)}
 
 
 def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
-    """Key -> value, in the order of the text; an empty text holds none. Raises BadOption.
+    """Options of optimizers and the like in text: key -> value, in order; an empty text holds none. Raises BadOption.
 
     A value is a text (of type ``str``), ``yes`` or ``no`` (``bool``), or a number; ``none`` where None is allowed. A
     number of type ``int`` that is not whole is left to whoever checks its bounds.
@@ -43,8 +44,8 @@ def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
 
 
 def split_pattern(text: str, kinds: Sequence[str]) -> tuple[str, str]:
-    """The pattern of names and the form of ``PATTERN=FORM``; an empty pattern for a form alone. A form begins with one
-    of ``kinds``; a name may hold = and :, and so may a form."""
+    """An optimizer for some parameters in text, ``PATTERN=FORM``: pattern and form; an empty pattern for a form alone.
+    A form begins with one of ``kinds``; a name may hold = and :, and so may a form."""
     places = [place for place, letter in enumerate(text) if letter == "=" and place]
     rows = [(text[:place], text[place + 1 :]) for place in places]
     found = next((row for row in rows if row[1].partition(":")[0] in kinds), None)
@@ -54,7 +55,7 @@ def split_pattern(text: str, kinds: Sequence[str]) -> tuple[str, str]:
 
 
 def _value(key: str, text: str, kind: str) -> str | float | None:
-    """The value of an option of a type. Raises BadOption for a text that says none."""
+    """The value of an option of an optimizer or the like in text. Raises BadOption for a text that says none."""
     kind, _, optional = kind.partition(" | ")
     if kind == "str":
         return text
@@ -69,7 +70,7 @@ def _value(key: str, text: str, kind: str) -> str | float | None:
 
 
 def read_number(key: str, text: str) -> float:
-    """A number of the command line, `2^16` too. Raises BadOption."""
+    """A number of an optimizer or the like in text, `2^16` too. Raises BadOption."""
     base, caret, exponent = text.partition("^")
     try:
         number = float(base) ** int(exponent) if caret else float(base)

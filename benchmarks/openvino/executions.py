@@ -17,10 +17,10 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from sweep import LOW, Form, retyped, ways  # noqa: E402
 
-from ampgraph.api.run import executed  # noqa: E402
 from ampgraph.core.errors import AmpError  # noqa: E402
 from ampgraph.core.low_types import numpy_type  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402
+from ampgraph.runtime.targets import executed_session  # noqa: E402
 from ampgraph.runtime.tensorrt_rtx import BuildAnswer, RefusedNode  # noqa: E402
 
 PYTHON = str(HERE.parents[1] / "build" / "openvino" / "bin" / "python")
@@ -75,7 +75,7 @@ class Sweep:
         if not self.runtime.alive:
             self.runtime = Runtime("openvino", self.python)
         try:
-            session = executed(self.runtime, model)
+            session = executed_session(self.runtime, model)
             found = session.run(feeds(form, model))
             layers = session.layers()
             session.close()

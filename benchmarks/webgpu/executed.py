@@ -28,10 +28,10 @@ import onnx  # noqa: E402
 from measure import markdown  # noqa: E402
 
 import ampgraph  # noqa: E402
-from ampgraph.api.run import executed  # noqa: E402
 from ampgraph.numerics.metrics.agreement import QUANTILE, quantile  # noqa: E402
 from ampgraph.numerics.strict.session import StrictSession  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402
+from ampgraph.runtime.targets import executed_session  # noqa: E402
 
 PYTHON = str(HERE.parents[1] / "build" / "webgpu" / "bin" / "python")
 PAGE = HERE / "executed.md"
@@ -59,7 +59,7 @@ def samples_of(model: Path, count: int) -> list[Feeds]:
 
 def run_there(runtime: Runtime, model: Path, samples: Iterable[Feeds]) -> tuple[list[Feeds], Row]:
     """The outputs of each sample, and what ran where."""
-    session = executed(runtime, model)
+    session = executed_session(runtime, model)
     results = [session.run(feeds) for feeds in samples]
     layers = session.layers()
     session.close()

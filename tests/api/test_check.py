@@ -21,7 +21,6 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import check, check_run
 from ampgraph.api.check_run import Request, near_the_limit
-from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import SIMULATED, CheckVerdict
@@ -30,6 +29,7 @@ from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, apart, vanishing
 from ampgraph.numerics.metrics.metric import own_metric
 from ampgraph.numerics.metrics.verdict import Compared
+from ampgraph.numerics.pairs import MindirPair, OnnxPair
 from ampgraph.numerics.ranges.calibrate import measured_ranges
 from formats.mindir.files import dense, write
 from onnx_text import parse

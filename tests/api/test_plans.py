@@ -262,7 +262,7 @@ def test_every_rewrite_and_what_is_rounded_together(tmp_path: Path) -> None:
         )
         rewrites |= {rewrite.name for plan in plans for rewrite in plan.rewrites}
         together |= {item.why.rule for plan in plans for item in plan.together or ()}
-    assert rewrites == known_rewrites().keys() and together == {"factor", "statistics"}
+    assert rewrites == known_rewrites().keys() and together == {"channels", "factor", "statistics"}
     assert_applied(tmp_path)
 
 

@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.api.run import executed, runtime_of
 from ampgraph.core.arrays import Array
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.runtime.executed import Runtime
+from ampgraph.runtime.targets import executed_session, runtime_of
 from onnx_text import parse
 from planner.support import dtype_of
 from set_up import ROOT
@@ -45,7 +45,7 @@ def both(runtime: Runtime, text: str, x: Array, opset: int = 17, **weights: Arra
     """A model's result there, and in a strict run for it."""
     used = {key: value for key, value in weights.items() if f"{key})" in text or f"{key}," in text}
     model = parse(f"g {text}", used, opset=opset)
-    session = executed(runtime, model)
+    session = executed_session(runtime, model)
     real, strict = session.run({"x": x})["y"], StrictSession(model, target="cpu-arm64").run({"x": x})["y"]
     session.close()
     assert isinstance(real, np.ndarray) and isinstance(strict, np.ndarray)

@@ -26,11 +26,11 @@ from ampgraph.core.names import FreshNames
 from ampgraph.core.renamed import DROPPED, RENAMED, is_now, old_attributes
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.metrics.agreement import Agreement
+from ampgraph.numerics.quantized import QuantizedParts
 from ampgraph.report.explain import Explanation
 from ampgraph.report.inspect import Inspection
 from ampgraph.report.summary import Products, Summary
 from ampgraph.report.training import StepReport
-from ampgraph.report.verification import QuantizedParts
 
 
 def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
 import ampgraph
 from ampgraph.api.check_run import Request, judge, seen_by_users
-from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.pairs import OnnxPair
 from ampgraph.numerics.strict.session import StrictSession
 from formats.onnx.helpers import inputs_kept
 from fuzz.models import Random, checks

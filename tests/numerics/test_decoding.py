@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api.decoding import decoder_of, find_pairs, sampled
+from ampgraph.numerics.decoding import decoder_of, find_pairs, sampled
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.ports import Port
 from cli_helpers import refused

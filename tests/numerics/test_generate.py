@@ -278,6 +278,7 @@ def kernel(size: float) -> Any:
         ("s = Div(x, most)  y = Conv(s, w)", 1.0, True),
         ("s = Sub(x, mean)  y = Conv(s, w)", 1.0, True),
         ("s = Slice(x, a, b)  p = Concat <axis = 1> (s)  y = Conv(p, w)", 0.01, True),
+        ("p = AveragePool <kernel_shape = [2, 2]> (x)  d = Div(p, most)  y = Conv(d, w)", 1, True),
     ],
 )
 def test_how_bright_a_picture_is_the_first_operators_say(body: str, size: float, pixels: bool) -> None:

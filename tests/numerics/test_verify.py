@@ -16,7 +16,9 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
+from ampgraph.numerics.pairs import _first_names
 from ampgraph.runtime import devices
+from ampgraph.runtime.ports import Port
 from numerics import planted
 from numerics.planted import low
 from present import present
@@ -229,6 +231,14 @@ def test_models_that_do_not_belong_together(other: str, words: str) -> None:
     with pytest.raises(AmpError, match="AMP209") as told:
         verify(planted.parse(SMALL), planted.parse(other))
     assert words in told.value.message and told.value.hint
+
+
+def test_a_refusal_names_the_first_few() -> None:
+    def names(count: int) -> str:
+        return _first_names({f"x{i}": Port(f"x{i}", "float32", ()) for i in range(count)})
+
+    assert (names(0), names(2)) == ("none", "'x0', 'x1'")
+    assert names(6).endswith("'x5'") and names(7) == names(6) + ", ..."
 
 
 @pytest.mark.parametrize(

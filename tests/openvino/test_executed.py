@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.api.run import executed
 from ampgraph.core.errors import AmpError
 from ampgraph.core.low_types import numpy_type
 from ampgraph.runtime.executed import Runtime, by_precision
+from ampgraph.runtime.targets import executed_session
 from cli_helpers import process
 from onnx_text import parse
 from planner.support import casts, dtype_of
@@ -92,7 +92,7 @@ def test_what_ran_where_is_said(ov_python: str, lowered: Path) -> None:
 def test_low_borders_scalars_and_integers_cross_the_process(ov_python: str, tmp_path: Path) -> None:
     runtime, path = Runtime("openvino", ov_python), tmp_path / "border.onnx"
     onnx.save(parse(LOW_BORDER, opset=22), path)
-    session = executed(runtime, path)
+    session = executed_session(runtime, path)
     low = next(iter(session.inputs.values())).dtype
     x = np.asarray([[1, 2, 3], [4, 5, 6]], np.float32).astype(numpy_type(low))
     found = session.run({"x": x, "k": x[0, 1], "n": np.asarray([3, 4])})
@@ -103,7 +103,7 @@ def test_low_borders_scalars_and_integers_cross_the_process(ov_python: str, tmp_
 
 def test_a_runtime_that_dies_is_an_error_and_no_hang(ov_python: str, lowered: Path) -> None:
     runtime = Runtime("openvino", ov_python)
-    session = executed(runtime, lowered)
+    session = executed_session(runtime, lowered)
     runtime._child.kill()
     with pytest.raises(AmpError, match=r"AMP504.*dies of it"):
         session.run({"image": np.zeros((1, 1, 8, 8), np.float32)})

@@ -730,7 +730,30 @@ RECURRENCES = [
     )
 ]  # fmt: skip
 
+SIGNS = np.sign(np.random.default_rng(9).standard_normal((16, 16))).astype(F)
+THRESHOLDS = [
+    Case(
+        f"what is multiplied is {name}",
+        "threshold",
+        f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, signs) }}",
+        {"x": NUMBERS * F(1e-4) + F(1)},  # all near the threshold, as bright pixels on gray ones
+        {
+            "w": np.asarray(SCALE["w"]) - np.asarray(SCALE["w"]).mean(0),
+            "signs": SIGNS,
+            "tenth": F(0.1),
+            "zero": F(0),
+            "up": F(1),
+            "down": F(-1),
+        },
+    )
+    for name, body in (
+        ("a sign, of zero as well", "s = Sign (h)  a = Add (s, tenth)  z = Sign (a)"),
+        ("spikes", "c = Greater (h, zero)  z = Cast <to = 1> (c)"),
+        ("one of two numbers", "n = Sub (h, zero)  c = GreaterOrEqual (n, zero)  z = Where (c, up, down)"),
+    )
+]
+
 CASES = [
     *(*MASKS, *EPS, *PROBABILITIES, *RECURRENCES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED),
-    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS),
+    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS, *THRESHOLDS),
 ]

@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from ampgraph.core.dataflow import NONE
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
+from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.planner.bounded import float32_units
 from ampgraph.planner.costs import LAUNCH, CutTask, same_size_roots
 from ampgraph.planner.cut import INFINITE, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
+from ampgraph.planner.promotions import op_bytes
 from ampgraph.planner.resolve import resolve
 from effort import assert_linear
 from onnx_text import parse
@@ -193,7 +196,7 @@ def test_what_is_looked_at_decides_as_the_whole_model_does(model, level: str, se
     task = judged(model, level)
     task = task if seed is None else altered(task, Random(seed))
     problem = whole(task)
-    solution = dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(Undecided(task).float32_units(), HIGH)
+    solution = dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(float32_units(task), HIGH)
     assert set(solution) == {root for root in task.decisions.roots if task.decisions.sides[root] == FREE}
     assert solution == solution_of(problem)
     if len(solution) <= 10:
@@ -235,7 +238,19 @@ def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str,
         sides[find(flow.uses[value][-1].unit)] = sides[find(flow.values[value].unit)]
     fused = {op.id for op in flow.ops if op.role == "Log"}
     task = CutTask(flow, task.options, replace(task.decisions, sides=sides), fused=fused)
-    assert unit_of["q"] in Undecided(task).float32_units()
+    assert unit_of["q"] in float32_units(task)
+
+
+def test_a_body_writes_at_each_turn_and_reads_its_weights_once() -> None:
+    text = """g (float[4,8] x, int64 n) => (float[4,4] y, float[4,4] z) { y = MatMul (x, w)
+        z = Loop (n, , y) <body = b (int64 i, bool c, float[4,4] h) => (bool d, float[4,4] k) {
+            d = Identity (c)  k = Add (h, v) }> }"""
+    stored = {"w": np.ones((8, 4), np.float32), "v": np.ones((1, 4), np.float32)}
+    task = judged(parse(text, stored, opset=17), "O2")
+    times = max(scope.times for scope in task.flow.scopes)
+    for weights, product, added in ((True, 64 + 128, 64 * times + 16), (False, 64, 64 * times)):
+        found = {op.kind: op_bytes(task.flow, task.costs, op, weights) for op in task.flow.ops}
+        assert times > 1 and (found["MatMul"], found["Add"]) == (product, added)
 
 
 def blocks(count: int, block: str) -> CutTask:
@@ -255,6 +270,19 @@ def test_the_search_looks_only_around_what_is_float32() -> None:
         problem.float32_units()
         asked.append(len(problem.costs._elements))
     assert asked[0] == asked[1] > 0
+
+
+def test_bounds_of_sizes_save_the_inference_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only inputs and outputs are float32, they show that nothing else is."""
+
+    def infer(*_: object, **__: object) -> None:
+        raise AssertionError("shapes are inferred")
+
+    task = blocks(4, "mN = MatMul ({x}, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Relu (tN)")
+    monkeypatch.setattr(shapes, "infer", infer)
+    assert float32_units(task) == set()
+    with pytest.raises(AssertionError, match="inferred"):
+        Undecided(task).float32_units()
 
 
 def test_what_is_moved_has_a_price_of_its_own() -> None:

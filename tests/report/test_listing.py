@@ -33,6 +33,16 @@ def test_rows_as_plain_data():
     json.dumps(found.to_dict())
 
 
+def test_what_a_row_says_of_types_inside():
+    (norm,) = list_rows(load_op_lists(), load_level("O2"), "LayerNormalization")
+    assert (norm.cls, norm.at_level, set(norm.float32_slots), norm.tied) == ("fp32", "float32", {"U"}, (("T", "V"),))
+    assert set(norm.inside) == {"cuda", "tensorrt", "cpu-arm64", "webgpu"} and "float32" in norm.inside["cuda"]
+    # nothing where a level asks no kernel, nor of what no list has
+    assert list_rows(load_op_lists(), load_level("O1"), "LayerNormalization")[0].inside == {}
+    (unlisted,) = list_rows(load_op_lists(), load_level("O2"), "BitwiseAnd")
+    assert (unlisted.cls, unlisted.reason, unlisted.inside) == ("", "in no list", {})
+
+
 def test_names_as_rows(amp):
     code, out, _ = amp("lists", "Conv2D")
     assert code == 0 and "Conv2D of MindSpore, which the lists call Conv" in out and "ampgraph.toml:" in out
@@ -146,6 +156,8 @@ def test_quantized_parts() -> None:
     found = ampgraph.verify(model(), other, data=data(), tolerance=0.1)
     assert present(found.quantized).changed == ("MatMul product",)
     assert "quantized   changed: MatMul product; left as they are: none" in found.lines()
+    data_of = present(found.quantized).to_dict()
+    assert (data_of["unchanged"], data_of["changed"]) == ({}, ["MatMul product"])
     # nothing is said where nothing is quantized
     plain = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     found = ampgraph.verify(plain, plain)

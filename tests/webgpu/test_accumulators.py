@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from ampgraph.api.run import executed
 from ampgraph.core.arrays import Array
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
 from ampgraph.runtime.session_one import KINDS
+from ampgraph.runtime.targets import executed_session
 from onnx_text import parse
 
 H = "float16"
@@ -87,7 +87,7 @@ def drawn(*shape: int, scale: float = 1.0) -> Array:
 
 def both(runtime: Runtime, model: ModelProto, x: Array) -> tuple[Array, Array]:
     """A model's result there, and in a strict run for it."""
-    session = executed(runtime, model)
+    session = executed_session(runtime, model)
     real = session.run({"x": x})["y"]
     assert [layer.on for layer in session.layers() if layer.kind in ("MatMul", "Gemm", "Conv")] in ([], ["webgpu"])
     session.close()

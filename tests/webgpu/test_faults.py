@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto
 
 import ampgraph
-from ampgraph.api.run import executed
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
+from ampgraph.runtime.targets import executed_session
 from onnx_text import parse
 
 CASES = (  # groups, inputs per group, outputs per group, size of the kernel
@@ -43,7 +43,7 @@ def test_the_plan_warns_of_what_is_wrong(
     model = parse(text, w=(first, second, size, size), opset=17)
     onnx.save(model, tmp_path / "conv.onnx")
     feeds = {"x": np.random.default_rng(0).standard_normal((1, groups * inputs, 7, 7)).astype(np.float32)}
-    session = executed(runtime, tmp_path / "conv.onnx")
+    session = executed_session(runtime, tmp_path / "conv.onnx")
     (found,) = session.run(feeds).values()
     session.close()
     (wanted,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
@@ -69,7 +69,7 @@ def test_what_is_finite_there_is_not_in_a_strict_run(runtime: Runtime, tmp_path:
     path, model = tmp_path / "nan.onnx", report("webgpu_nan").model(last, TensorProto.FLOAT16)
     onnx.save(model, path)
     feeds = {"x": np.array([[300, 1, 2, 3]], np.float16)}
-    (found,) = executed(runtime, path).run(feeds).values()
+    (found,) = executed_session(runtime, path).run(feeds).values()
     (strict,) = StrictSession(model, target="webgpu").run(feeds).values()
     assert np.isfinite(np.asarray(found, np.float32)).all() == (last not in ("Max", "Tanh"))
     assert not np.isfinite(np.asarray(strict, np.float32)).all()
@@ -80,7 +80,7 @@ def test_an_empty_name_for_a_bias_kills_it(webgpu_python: str, tmp_path: Path) -
     model.graph.node[0].input.append("")
     onnx.save(model, path)
     with pytest.raises(ampgraph.AmpError, match="AMP504"):
-        executed(Runtime("webgpu", webgpu_python), path).run({"x": np.zeros((1, 8, 7, 7), np.float32)})
+        executed_session(Runtime("webgpu", webgpu_python), path).run({"x": np.zeros((1, 8, 7, 7), np.float32)})
 
 
 @pytest.mark.parametrize("opset", [13, 17])
@@ -96,4 +96,4 @@ def test_a_norm_that_is_fused_has_one_type(webgpu_python: str, tmp_path: Path, o
     numbers = {"two": np.float32(2), "e": np.float32(1e-5), "s": np.ones(32, np.float32)}
     low = tmp_path / "low.onnx"
     ampgraph.convert(parse(text, numbers, w=(32, 32), opset=opset), level, target="webgpu", output=low, check="off")
-    executed(Runtime("webgpu", webgpu_python), low).run({"x": np.ones((2, 5, 32), np.float32)})
+    executed_session(Runtime("webgpu", webgpu_python), low).run({"x": np.ones((2, 5, 32), np.float32)})

@@ -27,7 +27,7 @@ class NodeOrder:
 
     @property
     def changed(self) -> bool:
-        """Whether the nodes are others than at first, or stand elsewhere."""
+        """Whether the nodes of the .mindir graph are others than at first, or stand elsewhere."""
         return bool(self._gone or self._moved or self._first or self._behind)
 
     def put(self, node: Message, maker: Message | None) -> None:
@@ -105,7 +105,7 @@ class Body:
         return maker is None or self._rank[id(maker)] < self._rank[id(place.node)]
 
     def number(self, number: int, word: str) -> str:
-        """The name of an integer constant, which is made at the top of the graph."""
+        """The name of an integer constant, which is made at the top of the .mindir graph."""
         if number not in self._numbers:
             name = self.fresh(f"amp_{word}")
             node = self._numbers[number] = self.graph.node.add(name=name, op_type="Constant", output=[name])

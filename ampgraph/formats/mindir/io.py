@@ -190,7 +190,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
-    """Raises AmpError as `refuse_output` does, and AMP105 for a name that is no text."""
+    """Before a MindIR model is saved: raises AmpError as `refuse_output`, and AMP105 for a name that is no text."""
     refuse_output(path, sources, "-o")
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"

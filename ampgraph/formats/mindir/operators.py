@@ -1,4 +1,5 @@
-"""Operators and calls of a MindIR model as the dataflow shows them: operands in the role's order, slots, results."""
+"""Operators and calls of a MindIR model as the dataflow shows them: operands in the role's order, results, slots
+(operands and results of one type), each a *unit* to decide if it is float32."""
 
 from __future__ import annotations
 

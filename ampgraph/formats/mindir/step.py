@@ -117,7 +117,7 @@ def refuse_unknown_step(model: Message) -> None:
 
 
 def _in_network(scope: str, named: bool) -> bool:
-    """Whether a scope is in the network. ``named``: whether the file tells the backbone from the loss around it."""
+    """Whether a scope of a .mindir step is in the network. ``named``: whether the file tells it from the loss."""
     parts = scope.split("/")
     if named:
         return any(part.startswith(BACKBONE) for part in parts)
@@ -140,7 +140,7 @@ def in_gradients(op: Op) -> bool:
 
 
 def _inner_cells(op: Op) -> list[tuple[str, str]]:
-    """The cells inside the network around an operator; none for what is outside."""
+    """The cells inside the network around an operator of a .mindir step; none for what is outside."""
     inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
     return [] if op.held else view.cells(inside)
 
@@ -219,14 +219,14 @@ class _GradientOwners:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """Notes a value with which the backward starts, made by a node of the loss (held: it stays float32), as the
-        gradient of those values at the end of the forward that have its shape."""
+        """Notes a value with which the backward in the .mindir file starts, made by a node of the loss (held: it stays
+        float32), as the gradient of those values at the end of the forward that have its shape."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
 
     def _alike(self, one: int, other: int) -> bool:
-        """Whether two values have one shape."""
+        """Whether two values of the .mindir step have one shape."""
         return self.flow.values[one].shape == self.flow.values[other].shape
 
     def _owner(self, op: Op, kind: str) -> Op | None:
@@ -243,11 +243,12 @@ class _GradientOwners:
         return next(iter((*both, *known, *near, *inside)), None)
 
     def _is_constant(self, source: int) -> bool:
-        """Axes, shapes and numbers, which operators share that have nothing to do with each other."""
+        """Whether a value of the .mindir file is an axis, a shape or a number, which operators share that have nothing
+        to do with each other."""
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
-        """The forward operator of this kind that makes a value, if there is one."""
+        """The forward operator of this kind in the .mindir step that makes a value, if there is one."""
         maker = self.flow.writer(value)
         if maker is not None and maker.kind == kind:
             yield maker
@@ -341,7 +342,7 @@ class _StatusCheck:
         return len(gradients)
 
     def _chain(self) -> set[str]:
-        """The results of the check's own nodes: those that clear, read or wait for the register."""
+        """The results of the nodes of the .mindir step that clear, read or wait for the register."""
         found = {name for name, kind in self.kinds.items() if kind in (*STATUS, *CLEAR, "NPUAllocFloatStatus")}
         found |= {self.makers[name].input[0] for name in found if self._waits(self.makers[name].input[0])}
         for node in self.graph.node:
@@ -351,7 +352,7 @@ class _StatusCheck:
         return found
 
     def _waits(self, name: str) -> bool:
-        """Whether a name is a Depend's, which only orders nodes."""
+        """Whether a name in the .mindir file is a Depend's, which only orders nodes."""
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
@@ -364,7 +365,7 @@ class _StatusCheck:
         return list(waited.input) if waited is not None and self.kinds[waited.output[0]] in view.TUPLES else []
 
     def _refuse(self) -> NoReturn:
-        """Raises AmpError AMP205 for a check of unknown form."""
+        """Raises AmpError AMP205 for a check of overflow in a .mindir step of unknown form."""
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
@@ -397,7 +398,7 @@ class _StatusCheck:
         return node
 
     def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
-        """Writes the graph's new nodes; states no longer wait for those that are gone."""
+        """Writes the new nodes of the .mindir graph; states no longer wait for those that are gone."""
         kept = []
         for node in nodes:
             copy = type(node)()

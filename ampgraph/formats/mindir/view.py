@@ -76,7 +76,7 @@ class MindirScope:
 
 
 def shown(name: str) -> str:
-    """A name as messages show it."""
+    """A name in a .mindir file as messages show it."""
     return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"
 
 
@@ -158,7 +158,7 @@ def nested(abstract: Message, made: Iterator[Item]) -> Item:
 
 
 def flat(item: Item) -> Iterator[Item]:
-    """An item with its tuples opened."""
+    """What a MindIR value stands for, with its tuples opened."""
     if isinstance(item, tuple):
         for part in item:
             yield from flat(part)
@@ -199,7 +199,7 @@ def _element_integer(item: Message) -> int:
 
 
 def plain_array(value: Plain) -> Array | None:
-    """Numbers as an array, None for anything else."""
+    """The numbers of a MindIR constant as an array, None for anything else."""
     try:
         array = np.asarray(value)
     except ValueError:  # a ragged list

@@ -86,7 +86,7 @@ def data_files(file: MindirFile) -> list[Path]:
 
 
 def natural_key(location: str) -> list[tuple[int, str]]:
-    """A sort key that puts data_10 behind data_9."""
+    """A sort key for a MindIR model's data files that puts data_10 behind data_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
 
 
@@ -169,7 +169,7 @@ def _element_count(file: MindirFile, tensor: Message) -> int:
 
 
 def _numpy_type(kind: str) -> DType:
-    """The numpy type of an element type; bfloat16 is ml_dtypes'."""
+    """The numpy type of a Tensor message's element type; bfloat16 is ml_dtypes'."""
     return LOW_TYPES.get(kind) or np.dtype(kind)
 
 

@@ -144,7 +144,7 @@ def own_data(path: Path) -> set[str]:
 
 
 def free_name(path: Path, own: Collection[str], read: Collection[str], given: Collection[str] = ()) -> str:
-    """The name for the data of a model at ``path``: ``model.onnx.data``, with a number where that is somebody else's.
+    """The name for the data file of an ONNX model at ``path``: ``model.onnx.data``, with a number if it is taken.
 
     ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written; ``given``: names of
     the data that the model came with: ``model.onnx_data`` where those end so, by which transformers.js finds it."""
@@ -165,10 +165,13 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
     """The tensors among these whose bytes lie in a data file, also behind one that is rounded when it is read."""
-    for tensor in tensors:
-        source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
-        if type(source) is not InFile and isinstance(source, ir.ExternalTensor):
-            yield source
+    return (source for tensor in tensors if (source := _outside(tensor)) is not None)
+
+
+def _outside(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
+    """The tensor of a data file that one is, or is rounded from."""
+    source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
+    return source if type(source) is not InFile and isinstance(source, ir.ExternalTensor) else None
 
 
 def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
@@ -200,7 +203,7 @@ def written_outside(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
     return {
         value: tensor
         for value, tensor in held.items()
-        if (over and value.producer() is None and tensor.nbytes >= EXTERNAL_FROM) or [*external_of([tensor])]
+        if (over and value.producer() is None and tensor.nbytes >= EXTERNAL_FROM) or _outside(tensor)
     }
 
 

@@ -1,4 +1,5 @@
-"""Builds the Dataflow of an ONNX model: one walk over its graphs, in order, bodies and calls included."""
+"""Builds the Dataflow of an ONNX model: one walk over its graphs, bodies and calls included. A value has a *container*
+(sequence, optional; "" for a tensor), and one that is float32 a *unit*: what its type is decided by."""
 
 from __future__ import annotations
 
@@ -223,7 +224,8 @@ class OnnxReader(OnnxOperators):
     # -- boundaries ----------------------------------------------------------------------------------------------------
 
     def _crossing_unit(self, op: Op, slot: str, dtype: str, container: str) -> int:
-        """The unit of a value that crosses a boundary (a loop state, a branch's output, a function's formal)."""
+        """The unit, noted as the operator's ``slot``, of a value that crosses a boundary (a loop state, a branch's
+        output, a function's formal); NONE for what is not float32."""
         if dtype != FLOAT32:
             return NONE
         admits, version = frozenset(LOW), 0

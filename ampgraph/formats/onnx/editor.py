@@ -12,11 +12,12 @@ from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
 from ...core.pass_ import foreign
+from ...oplists.traits import has
 from .handles import Handles, Readers, Variants, copy_layer, type_attribute
 from .origins import CAST, describe
 from .schemas import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .types import DTYPES, attributes_of, dtype_name, with_element
-from .weights import RoundedTensor, put, round_together, stored_tensor
+from .weights import RoundedTensor, put, round_channels, round_together, stored_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,7 +81,7 @@ def change_weight(
 
 
 def drop_constant(value: ir.Value) -> None:
-    """Takes a constant away that nothing reads any more."""
+    """Takes a constant out of the file that nothing reads any more."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()
@@ -153,9 +154,10 @@ class OnnxEditor(Readers):
             self.give_native(copy, uses)
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds the parameters of a norm again, so that their errors cancel. See `Editor.round_together`."""
+        """Rounds stored operands again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        return round_together(self.node(op), dtype)
+        rounds = round_channels if has(op.role, "channels_by_rows") else round_together
+        return rounds(self.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses read ``value`` in the place of what they read."""

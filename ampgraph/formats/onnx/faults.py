@@ -93,7 +93,7 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
 
 
 def _is_undefined(value: ir.Value) -> bool:
-    """Whether nothing gives it a value: no node, no graph input, no initializer."""
+    """Whether nothing in the file gives a value: no node, no graph input, no initializer."""
     return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
 
 

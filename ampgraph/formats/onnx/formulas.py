@@ -22,18 +22,19 @@ Make = Callable[[str, Sequence[ir.Value | float]], ir.Value]
 
 
 class Step:
-    """A value of a formula: what is computed from it is a node for each operator. ``make`` adds these."""
+    """A value of a formula as kernels compute it, each step rounded: what is computed from it is a node for each
+    operator. ``make`` adds these."""
 
     def __init__(self, value: ir.Value, make: Make) -> None:
         self.value, self._make = value, make
 
     def becomes(self, value: ir.Value | None) -> Step:
-        """Another value of the same formula."""
+        """Another value of the same formula, as a kernel's next step."""
         assert value is not None
         return Step(value, self._make)
 
     def made(self, kind: str, *operands: Step | float) -> Step:
-        """What an operator makes of ``operands``."""
+        """What an operator makes of ``operands``: its node is written behind them."""
         return Step(self._make(kind, [one.value if isinstance(one, Step) else one for one in operands]), self._make)
 
     def __add__(self, other: Step | float) -> Step:
@@ -68,23 +69,24 @@ class Step:
 
 
 def exp(x: Step) -> Step:
-    """e^x, as the power of two that shaders compute."""
+    """As kernels round: e^x, as the power of two that shaders compute."""
     return x.made("Pow", 2.0, x * LOG2_E)
 
 
 def _sigmoid(x: Step) -> Step:
-    """1 / (1 + e^-x)."""
+    """As kernels round: 1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
 def _tanh(x: Step) -> Step:
-    """(1 - e^-2|x|) / (1 + e^-2|x|), with the sign of x."""
+    """As kernels round: (1 - e^-2|x|) / (1 + e^-2|x|), with the sign of x."""
     small = exp(-2.0 * abs(x))
     return x.made("Sign", x) * (1.0 - small) / (1.0 + small)
 
 
 def _erf(x: Step) -> Step:
-    """Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; of the square the first factor is scaled."""
+    """As kernels round: erf, by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; of the square
+    the first factor is scaled."""
     size = abs(x)
     t = 1.0 / (1.0 + 0.3275911 * size)
     fit = (((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
@@ -92,12 +94,12 @@ def _erf(x: Step) -> Step:
 
 
 def _hard_sigmoid(x: Step, alpha: float = 0.2, beta: float = 0.5) -> Step:
-    """alpha x + beta, kept between 0 and 1."""
+    """As kernels round: alpha x + beta, kept between 0 and 1."""
     return x.made("Max", 0.0, x.made("Min", 1.0, alpha * x + beta))
 
 
 def _gelu(x: Step, approximate: str = "none") -> Step:
-    """x times the share of a normal distribution below x, by erf, or by tanh where ``approximate`` says so."""
+    """As kernels round: x times the share of a normal distribution below x, by erf, or by tanh (``approximate``)."""
     if approximate == "none":
         return 0.5 * x * (1.0 + _erf(x * 0.7071067811865475))
     return x * (0.5 + 0.5 * _tanh(x * (0.035677408136300125 * x * x + 0.7978845608028654)))
@@ -135,7 +137,7 @@ def by_formula(nodes: LowNodes, node: ir.Node, dtype: str) -> ir.Value:
 
 
 def cut(number: float, dtype: str) -> Array:
-    """A number in float32, cut towards zero to a low type."""
+    """For nodes that round as kernels do: a number in float32, cut towards zero to a low type."""
     kind = numpy_type(dtype)
     near = np.array(number, kind)
     if abs(float(near)) > abs(number):

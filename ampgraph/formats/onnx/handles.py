@@ -1,4 +1,5 @@
-"""Where an ONNX model is edited: handles and their copies of functions, places of new nodes, Casts, readers."""
+"""Where an ONNX model is edited, by handles of its dataflow: the *native* objects of onnx_ir behind them, copies of
+functions, places of new nodes, Casts, readers."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
 
 
 def _unseen_names(graph: ir.Graph) -> Iterator[str]:
-    """The names in a graph that no dataflow has."""
+    """The names in a file's graph that no dataflow has, so that new ones are free."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
     for node in graph:
@@ -270,7 +271,7 @@ class Casts(Placing):
         self.casts_made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
 
     def as_type(self, value: Value, to: str) -> ir.Value:
-        """``value`` as ``to``, through a given Cast or a new one."""
+        """For an edit: ``value`` as ``to``, through a given Cast or a new one."""
         return self._given(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
@@ -304,7 +305,7 @@ class Casts(Placing):
 
 
 def copy_layer(source: ir.Node, target: ir.Node) -> None:
-    """Gives a new node the layer of the node that it serves."""
+    """Gives a new node of the file the layer of the node that it serves."""
     for key in LAYER_KEYS:
         if key in source.metadata_props:
             target.metadata_props[key] = source.metadata_props[key]
@@ -409,6 +410,6 @@ def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
 
 
 def is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:
-    """Whether a node of a graph writes a value."""
+    """Whether a node of an onnx_ir graph writes a value, so that it is no input or initializer."""
     producer = value.producer()
     return producer is not None and producer.graph is getattr(graph, "graph", graph)

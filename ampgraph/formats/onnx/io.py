@@ -61,7 +61,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
+    """An ONNX model as it is in its file, its tensors checked. Raises AmpError as `load` does."""
     return _checked_proto(path)[0]
 
 
@@ -190,7 +190,7 @@ def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[No
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Copies a model's file to another name, data files included, for a model in which nothing changes."""
+    """Copies an ONNX model's file to another name, data files included, where nothing changes."""
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
@@ -209,7 +209,7 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
 
 
 def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:
-    """Whether a data file is there already. Raises AmpError AMP105 for another one, unless it is to be replaced."""
+    """Whether the data file of a model to be copied is there already. AmpError AMP105 for one not to be replaced."""
     if not target.exists():
         return False
     if os.path.samefile(target, origin) or filecmp.cmp(target, origin, shallow=False):

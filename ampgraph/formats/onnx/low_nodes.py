@@ -1,4 +1,5 @@
-"""Nodes that compute in float32 and round to a low type at each step."""
+"""Nodes that compute in float32 and round to a low type at each step, as kernels do: numbers lie as rows, of which a
+*lane* adds up some, one a *turn*."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class LowNodes:
     def scan(
         self, starts: Sequence[ir.Value], reads: Sequence[ir.Value], axes: Sequence[int], rank: int, step: Turn
     ) -> list[ir.Value]:
-        """A turn for each place of ``axes``; what the last one leaves of ``starts``, each of ``rank``."""
+        """As kernels round: a turn for each place of ``axes``; what the last leaves of ``starts``, each of ``rank``."""
         inner = LowNodes(self.opset, self._to, self._name, self.fused)
         names = [*(self._name("@sum") for _ in starts), *(self._name("@slice") for _ in reads)]
         given = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
@@ -55,8 +56,9 @@ class LowNodes:
         self, start: ir.Value, reads: Sequence[ir.Value], axes: Sequence[int], rank: int, dtype: str, kind: str = "Mul",
         attributes: Mapping[str, Any] | None = None,
     ) -> ir.Value:  # fmt: skip
-        """A sum of products, a turn for each place of ``axes``: of the first half of ``reads`` with the second one, all
-        added up before they are added to it. ``rank``: of the sum; ``kind``, ``attributes``: of what multiplies."""
+        """As kernels round: a sum of products, a turn for each place of ``axes``: of the first half of ``reads`` with
+        the second one, all added up before they are added to it. ``rank``: of the sum; ``kind``, ``attributes``: of
+        what multiplies."""
         lanes = len(reads) // 2
 
         def turn(inner: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
@@ -75,7 +77,7 @@ class LowNodes:
         self, rows: ir.Value, count: int, shape: tuple[int, int], limits: tuple[ir.Value | int, ir.Value | int],
         filling: float,
     ) -> ir.Value:  # fmt: skip
-        """What each lane reads at each turn: [rows, turns, lanes, numbers], ``filling`` where there is nothing.
+        """As kernels round: what each lane reads at each turn: [rows, turns, lanes, numbers], else ``filling``.
 
         ``count``: how long a row is, 0 where that is open (from opset 11 on); ``shape``: lanes and numbers; ``limits``:
         how many of them are used, values where ``count`` is open."""
@@ -106,15 +108,15 @@ class LowNodes:
         return self.do("Where", [there, index, count])
 
     def length(self, rows: ir.Value) -> ir.Value:
-        """The length of each row, a scalar: the second size of a matrix."""
+        """As kernels round: the length of each row, a scalar: the second size of a matrix."""
         return self.do("Gather", [self.do("Shape", [rows]), self.constant(np.array(1))])
 
     def taken_by(self, rows: ir.Value, places: ir.Value) -> ir.Value:
-        """What stands at places of the second axis that nodes compute."""
+        """As kernels round: what stands at places of the second axis that other nodes compute."""
         return self.do("Gather", [rows, places], axis=1)
 
     def taken(self, rows: ir.Value, places: Array) -> ir.Value:
-        """What stands at given places of the second axis."""
+        """As kernels round: what stands at given places of the second axis."""
         return self.taken_by(rows, self.constant(places))
 
     def slides_as(self, node: ir.Node, made: ir.Value) -> None:
@@ -123,7 +125,7 @@ class LowNodes:
         maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
 
     def unsqueezed(self, value: ir.Value, axis: int) -> ir.Value:
-        """A value with one more axis, of length 1, at ``axis``."""
+        """As kernels round: a value with one more axis, of length 1, at ``axis``."""
         if self.opset >= AXES_AS_INPUT:
             return self.do("Unsqueeze", [value, self.constant(np.array([axis]))])
         return self.do("Unsqueeze", [value], axes=[axis])
@@ -137,7 +139,7 @@ class LowNodes:
         return value
 
     def reshape(self, value: ir.Value | None, sizes: Sequence[int]) -> ir.Value:
-        """A value in another shape; 0 keeps a size, -1 follows from the others, as in Reshape."""
+        """As kernels round: a value in another shape; 0 keeps a size, -1 follows from the others, as in Reshape."""
         return self.do("Reshape", [value, self.constant(np.array(sizes))])
 
     def constant(self, array: Array) -> ir.Value:

@@ -105,9 +105,9 @@ def repairs_of(model: ir.Model) -> list[str]:
 
 
 def bounds_as_vectors(graph: ir.Graph) -> list[str]:
-    """Makes vectors of one element of the stored scalars that a Slice reads as bounds, as torch writes them beside an
-    LSTM: ONNX Runtime runs such a node only where one of its optimisations takes it away. A scalar that others read
-    too stays beside its vector. What was done."""
+    """Repairs a model as it is read: makes vectors of one element of the stored scalars that a Slice reads as bounds,
+    as torch writes them beside an LSTM: ONNX Runtime runs such a node only where one of its optimisations takes it
+    away. A scalar that others read too stays beside its vector. What was done."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in graph:
         if node.op_type == "Slice" and node.domain in ("", "ai.onnx"):

@@ -15,19 +15,19 @@ def kind_of(node: ir.Node) -> str:
 
 
 def place_of(node: ir.Node) -> str:
-    """How an error names the node: by its name, or by the first value that it writes."""
+    """How an error names an onnx_ir node: by its name, or by the first value that it writes."""
     written = next((value.name for value in node.outputs if value.name), "")
     return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """The value of a node's attribute, or the default."""
+    """The value of an onnx_ir node's attribute, or the default."""
     found = node.attributes.get(name)
     return default if found is None else found.value
 
 
 def operand(node: ir.Node, index: int = 0) -> ir.Value:
-    """The value that a node reads as an input which no node may leave out."""
+    """The value that an onnx_ir node reads as an input which no node of its operator may leave out."""
     value = node.inputs[index]
     assert value is not None
     return value

@@ -97,7 +97,7 @@ class NormalizerNodes(LowNodes):
         return top, total
 
     def _number(self, number: int) -> ir.Value:
-        """A whole number as a scalar Constant."""
+        """For a norm written as kernels round: a whole number as a scalar Constant."""
         return self.constant(np.array(number))
 
     # -- norms --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class NormalizerNodes(LowNodes):
         return ((x - mean) * (1.0 / root) * scale + bias).value
 
     def _moments(self, node: ir.Node, axes: Sequence[int]) -> tuple[ir.Value, ir.Value]:
-        """The mean, and one over the deviation."""
+        """Of a norm written as kernels round: the mean, and one over the deviation."""
         x = node.inputs[0]
         mean, square = (self._mean(value, axes) for value in (x, self.do("Mul", [x, x])))
         variance = self.do("Sub", [square, self.do("Mul", [mean, mean])])

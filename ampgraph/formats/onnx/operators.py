@@ -1,4 +1,5 @@
-"""Values and operators of an ONNX model in its dataflow: slots by schema, types by propagation."""
+"""Values and operators of an ONNX model in its dataflow: types by propagation, slots by schema. A slot is the operands
+and results of one type variable (T, T1); what is float32 in it is one *unit*, whose type is decided."""
 
 from __future__ import annotations
 
@@ -207,12 +208,13 @@ BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def body_types(op: Op) -> str:
-    """Why an operator with bodies that is no If, Loop or Scan stays as it is."""
+    """For the dataflow of a file: why an operator with bodies that is no If, Loop or Scan keeps its types."""
     return f"the types of its body are part of {op.kind}"
 
 
 def _types_by_list(op: Op) -> frozenset[str]:
-    """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
+    """For the dataflow of a file: the types that a user's list may admit for an operator without a schema: only for
+    domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 

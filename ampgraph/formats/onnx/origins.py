@@ -74,7 +74,7 @@ Functions = Mapping[tuple[str, str, str], ir.Function]
 
 
 def read_sites(model: ir.Model, flat: ir.Model) -> tuple[Site, ...]:
-    """The nodes of the main graph; ``flat`` is the same with functions inlined."""
+    """The nodes of a file's main graph as runs name them; ``flat`` is the same model with functions inlined."""
     before, after = list(_nodes_as_inlined(model.graph, model.functions, "")), list(flat.graph)
     if [node.op_type for node, _ in before] != [node.op_type for node in after]:
         before = [(node, "") for node in after]  # the inliner wrote nodes of its own: the names are then its names
@@ -95,7 +95,7 @@ def _nodes_as_inlined(
 
 
 def _site_of(old: ir.Node, path: str, new: ir.Node) -> Site:
-    """Where a converted node stands, with the names that it reads and writes, to be compared with the node it was."""
+    """Where a node of a file stands, once its functions are inlined, with the names that it reads and writes."""
     inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
     return Site(old.name or "", kind_of(new), path, layer_of_node(old), inputs, made, written)

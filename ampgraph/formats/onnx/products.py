@@ -53,15 +53,15 @@ class ProductNodes(LowNodes):
     _ranks: tuple[int, int] = 0, 0  # of what is multiplied
 
     def of(self, node: ir.Node, dtype: str, shapes: Sequence[Shape | None]) -> ir.Value:
-        """A product with an accumulator of ``dtype``. ``node`` computes in float32, and says the shape; ``shapes``: of
-        its operands, as far as they are known."""
+        """A product written as a kernel rounds, with an accumulator of ``dtype``. ``node`` computes in float32, and
+        says the shape; ``shapes``: of its operands, as far as they are known."""
         weight = [n if isinstance(n, int) else 0 for n in shapes[1] or ()]
         self._ranks = (3, 4) if node.op_type in CONVOLUTIONS else (len(shapes[0] or ()), len(shapes[1] or ()))
         made: ir.Value = getattr(self, f"_{node.op_type.lower()}")(node, dtype, weight)
         return made
 
     def _matmul(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """Rows of a value whose rank is not known are multiplied as a matrix."""
+        """A MatMul written as a kernel rounds: rows of a value whose rank is not known are multiplied as a matrix."""
         a, b, made = node.inputs[0], node.inputs[1], node.outputs[0]
         if self._ranks[0]:
             return self._sum(a, b, self.do("Shape", [made]), dtype)
@@ -71,7 +71,7 @@ class ProductNodes(LowNodes):
         return self.do("Reshape", [total, self.do("Shape", [made])])
 
     def _gemm(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """alpha * (A B) + beta * C with the accumulator, each of the two scaled terms rounded."""
+        """A Gemm written as a kernel rounds: alpha * (A B) + beta * C, each of the two scaled terms rounded."""
         given = {name: a.value for name, a in node.attributes.items()}
         a, b, across = node.inputs[0], node.inputs[1], given.get("transB", 0)
         by_lanes = across and weight and weight[-1] and weight[-1] % LANES == 0 and not self.fused
@@ -94,7 +94,8 @@ class ProductNodes(LowNodes):
         return self.rounded(self.do("Mul", [value, rounded]), dtype)
 
     def _einsum(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """The letters that are summed over become one axis, the last one; a step multiplies what is at one place."""
+        """An Einsum written as a kernel rounds: the letters that are summed over become one axis, the last one; a step
+        multiplies what is at one place."""
         equation = _equation(node)
         kept, reads = [], []
         for given, term in zip(node.inputs, equation.terms, strict=True):
@@ -107,7 +108,8 @@ class ProductNodes(LowNodes):
         return self.summed(start, reads, [len(free) for free in kept], len(equation.result), dtype, "Einsum", step)
 
     def _conv(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """A Conv as a sum over the places of its kernel, and over the channels at each."""
+        """A Conv written as a kernel rounds: a sum over the places of its kernel, and over the channels at each.
+        ``weight``: the shape of its weight."""
         group = attribute(node, "group", 1)
         out, inside, places = weight[0], weight[1], int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, out // group, inside, places])
@@ -117,7 +119,7 @@ class ProductNodes(LowNodes):
         return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
 
     def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """A ConvTranspose as a sum over the kernel's places from the last to the first, as WebGPU adds them up."""
+        """A ConvTranspose written as WebGPU rounds: a sum over the kernel's places from the last to the first."""
         group = attribute(node, "group", 1)
         out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, inside, out // group, places])
@@ -157,7 +159,8 @@ class ProductNodes(LowNodes):
         return self.do("Add", [self.rounded(total, dtype), self.reshape(bias, [1, out] + [1] * (rank - 2))])
 
     def _columns(self, node: ir.Node, ones: Array, channels: int) -> ir.Value:
-        """Of each channel what each place of the kernel meets: the same operator by ones, each channel by itself."""
+        """For a Conv written as a kernel rounds, what each place of its kernel meets in each channel: the same operator
+        by ``ones``, a kernel that picks one place, each channel by itself."""
         made = self.do(node.op_type, [node.inputs[0], self.constant(ones)], group=channels)
         self.slides_as(node, made)
         return made
@@ -168,7 +171,7 @@ class ProductNodes(LowNodes):
         self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: Sequence[Lane] = (),
         first: ir.Value | None = None,
     ) -> ir.Value:  # fmt: skip
-        """first + a @ b; the products of all ``lanes`` are added up before they are added to the sum."""
+        """As kernels round: ``first`` + a @ b; products of all ``lanes`` are added up before they are added to it."""
         assert a is not None and b is not None
         last, middle = self._ranks[0], self._ranks[1] - 2  # the depth, counted from the front: opsets before 11 do
         a, b = (self.unsqueezed(value, rank - 1) for value, rank in zip((a, b), self._ranks, strict=True))
@@ -192,7 +195,7 @@ class _Equation:
 
 
 def _equation(node: ir.Node) -> _Equation:
-    """The equation of an Einsum node, read."""
+    """The equation of an Einsum that is written as nodes that round as kernels do."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     left, _, result = text.partition("->")
     terms = left.split(",")
@@ -203,9 +206,9 @@ def _equation(node: ir.Node) -> _Equation:
 
 
 def _by_fours(places: int, channels: int, threes: bool) -> list[Lane]:
-    """The lanes of a Conv of three dimensions, or of a ConvTranspose with one channel out: at each place of its kernel
-    four channels at a time, and what is left one by one, but for ``threes``. A lane that has none reads the weight
-    behind all others, which is zero."""
+    """For a product written as WebGPU rounds: the lanes of a Conv of three dimensions, or of a ConvTranspose with one
+    channel out: at each place of its kernel four channels at a time, and what is left one by one, but for ``threes``. A
+    lane that has none reads the weight behind all others, which is zero."""
     whole = channels - channels % LANES
     step = LANES - 1 if threes and channels - whole == LANES - 1 else 1
     groups = [range(i, i + LANES) for i in range(0, whole, LANES)]

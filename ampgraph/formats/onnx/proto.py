@@ -37,7 +37,7 @@ NAMES = frozenset((INPUT, OUTPUT, NAME))
 
 
 class Kind:
-    """What nodes have but for their names.
+    """What the serialized nodes of one kind have in common: all but their names.
 
     Attributes:
         proto: one of the nodes.

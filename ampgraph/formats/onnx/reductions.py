@@ -82,7 +82,7 @@ class ReductionNodes(LowNodes):
         return self.reshape(self.scan([start], [blocks], [1], 3, turn)[0], [0, lanes])
 
     def _tree(self, total: ir.Value, size: int, dtype: str) -> ir.Value:
-        """[results, size] added up to [results, 1]."""
+        """For a sum written as kernels round, halves added to halves: [results, size] added up to [results, 1]."""
         while size > 1:
             half, kept = size // 2, size - size // 2
             sides = [self.taken(total, np.arange(half)), self.taken(total, np.arange(kept, size))]
@@ -92,7 +92,8 @@ class ReductionNodes(LowNodes):
         return total
 
     def _count(self, node: ir.Node, rows: ir.Value) -> ir.Value:
-        """Of how many elements a mean is; of a pool, places beside the image are none unless it says so."""
+        """For a mean written as kernels round: of how many elements; a pool counts places beside the image if it says
+        so."""
         whole = self.do("Cast", [self.length(rows)], to=ir.DataType.FLOAT.value)
         given = {name: a.value for name, a in node.attributes.items()}
         padded = any(given.get("pads", [])) or given.get("auto_pad", "").startswith("SAME")
@@ -159,7 +160,7 @@ class ReductionNodes(LowNodes):
 
 
 def _axes(node: ir.Node, rank: int) -> list[int] | None:
-    """What a reduction is over, from the front; None where it is not known before a run."""
+    """What a reduction that is written out is over, from the front; None where it is not known before a run."""
     if "axes" in node.attributes:
         given = list(node.attributes["axes"].as_ints())
     elif len(node.inputs) > 1 and node.inputs[1] is not None:

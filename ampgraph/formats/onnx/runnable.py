@@ -208,7 +208,7 @@ DEFAULT = ("", "ai.onnx")
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without functions; its own are changed.
+    """For a file that a runtime takes: the model without functions; its own are changed.
 
     One of another opset whose operators are the same in the model's is taken over as it is, any other is converted.
     Raises AmpError AMP502 where onnx cannot do that.
@@ -247,7 +247,7 @@ def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> boo
 
 
 def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """All nodes, those of bodies included."""
+    """All nodes of an ONNX file's graph, those of bodies included."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -357,7 +357,7 @@ class RunnableOnnx(EditableGraph):
 
 
 def _session_port(value: Value) -> ir.Value:
-    """A value as a session's input or output."""
+    """A value of the graph as input or output of a file for a session."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 

@@ -41,7 +41,7 @@ class Schema:
 
 
 def kind_of(domain: str, op_type: str) -> str:
-    """An operator as lists name it: ``Conv`` of the default domain, ``domain::Op`` of the others."""
+    """An ONNX operator by one name: ``Conv`` of the default domain, ``domain::Op`` of the others."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
 
 
@@ -72,7 +72,7 @@ def opset_of_ir(ir_version: int) -> int:
 
 @functools.cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The schema in force at ``opset``, or None where nothing is known of the operator."""
+    """The schema of an ONNX operator in force at ``opset``, by the onnx package or op_lists/schemas, or None."""
     if domain in ONNX_DOMAINS:
         try:
             found = onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
@@ -113,7 +113,7 @@ def _schema_of(found: onnx.defs.OpSchema) -> Schema:
 
 @functools.lru_cache(maxsize=1)
 def _data_schemas() -> dict[tuple[str, str], Schema]:
-    """com.microsoft's schemas, the newest version of each."""
+    """The schemas of com.microsoft's operators for ONNX files, of op_lists/schemas, the newest version of each."""
     table: dict[tuple[str, str], Schema] = {}
     text = resources.files("ampgraph.op_lists").joinpath("schemas/com_microsoft.json").read_text(encoding="utf-8")
     for row in json.loads(text)["operators"]:

@@ -52,8 +52,8 @@ class OnnxShapes:
         return None if found is None else _tensor_shape(found)
 
     def certain(self, value: Value) -> Shape | None:
-        """The shape of a value, leaving out what the file merely annotates: on outputs, in bodies, or against onnx's
-        inference.
+        """The shape of a value that the file does not merely annotate: of an output, in a body or against onnx's
+        inference an annotation alone may be wrong; None then.
 
         What is said of other values of the main graph is believed where onnx infers nothing.
         """
@@ -111,7 +111,7 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
 
 
 def _are_incompatible(one: Shape, other: Shape) -> bool:
-    """Whether two shapes cannot be the same: another rank, or another fixed size."""
+    """Whether two shapes of a value in the file cannot be the same: another rank, or another fixed size."""
     fixed = [(a, b) for a, b in zip(one, other, strict=False) if isinstance(a, int) and isinstance(b, int)]
     return len(one) != len(other) or any(a != b for a, b in fixed)
 

@@ -55,8 +55,8 @@ class Originals:
 
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
-    """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
-    common factor explain."""
+    """Switches, by which a low tensor's original is known: the largest distance of rounded numbers from the given ones;
+    infinite where it is more than a rounding and a common factor explain."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -298,7 +298,7 @@ class _Switches:
 
 
 def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
-    """(float32, the Cast to low, float32 again) of a rounding that begins with a node."""
+    """Switches in a strict model: (float32, the Cast to low, float32 again) of a rounding that a node begins."""
     if node.op_type != "Cast" or node.inputs[0] is None or ir.DataType(node.attributes["to"].as_int()) not in LOW_TYPES:
         return None
     uses = list(node.outputs[0].uses())
@@ -313,11 +313,11 @@ def _casts(node: ir.Node) -> bool:
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
-    """Names of inputs, initializers and results of one graph, without its bodies."""
+    """Switches in a strict model: names of inputs, initializers and results of one graph, without its bodies."""
     made = (value for node in graph for value in node.outputs)
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 
 
 def _exact(node: ir.Node) -> bool:
-    """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
+    """Switches in a strict model: whether a node hands on numbers that are rounded already, and rounds nothing."""
     return has(kind_of(node), "exact")

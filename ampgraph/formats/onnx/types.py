@@ -68,7 +68,7 @@ def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: st
 
 
 def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
-    """Attributes of a node; an array is a tensor."""
+    """Attributes of an ONNX node by name, of onnx_ir; an array is a tensor."""
     return [_as_attribute(name, value) for name, value in given.items()]
 
 

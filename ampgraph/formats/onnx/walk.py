@@ -39,13 +39,13 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """The values that the bodies of a node read from outside, once each."""
+    """The values that the bodies of an onnx_ir node read from outside, once each."""
     found = bodies(node)
     return list(dict.fromkeys(value for body in found for value in _captured_by(body))) if found else []
 
 
 def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Values that a body reads and does not define, those of bodies inside it included; one may come twice."""
+    """Values that a body in the file reads and does not define, with those of bodies inside it; one may come twice."""
     own = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
         inner = [value for body in bodies(node) for value in _captured_by(body)]
@@ -74,7 +74,7 @@ def copied(model: ir.Model) -> ir.Model:
 
 
 def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node stands behind those of its graph that it reads, its bodies included."""
+    """Whether every node of a file's graph stands behind those that it reads, its bodies included."""
     seen: set[ir.Node] = set()
     for node in graph:
         for value in (*node.inputs, *captured(node)):
@@ -86,6 +86,6 @@ def is_sorted(graph: ir.Graph) -> bool:
 
 
 def _reorder(graph: ir.Graph, order: Sequence[ir.Node]) -> None:
-    """Puts the nodes of a graph into ``order``, which has to hold all of them."""
+    """Puts the nodes of a file's graph into ``order``, which has to hold all of them."""
     graph.remove(order)
     graph.extend(order)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -273,7 +273,8 @@ class NormParameters:
 
 
 def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
-    """For each channel the pair (first, second) with the smallest error; of equals the earliest."""
+    """For a norm's parameters, rounded together: for each channel the pair (first, second) with the smallest error; of
+    equals the earliest."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
     return first[best], second[best]
@@ -295,6 +296,37 @@ class NormTensor(RoundedTensor):
     def chunks(self) -> Iterator[Array]:
         """One piece: the four parameters are rounded as a whole."""
         yield self.whole()
+
+
+class ChannelsTensor(RoundedTensor):
+    """The stored operand of a product of which each row makes a channel: a row's elements are rounded together, so that
+    they keep their sum."""
+
+    def __init__(self, plain: RoundedTensor, dtype: str) -> None:
+        super().__init__(plain.source, dtype, factor=plain.factor)
+        self.name = plain.name
+
+    def whole(self) -> Array:
+        """All its elements; rounded one by one where that is not finite."""
+        plain, exact = super().whole(), flat(self.source)
+        if not plain.size or not np.isfinite(plain.astype(np.float32)).all():
+            return plain
+        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
+        return with_sums_kept(given, plain, plain.size // self.dims[0])
+
+    def chunks(self) -> Iterator[Array]:
+        """One piece: rows are rounded as a whole."""
+        yield self.whole()
+
+
+def round_channels(node: ir.Node, dtype: str) -> bool:
+    """Rounds each row of a product's stored operand together; False where it has none that was rounded."""
+    value = node.inputs[1]
+    tensor = None if value is None else stored_tensor(value)
+    if value is None or not isinstance(tensor, RoundedTensor) or tensor.low != LOW_TYPES[dtype]:
+        return False
+    put(value, ChannelsTensor(tensor, dtype))
+    return True
 
 
 def round_together(node: ir.Node, dtype: str) -> bool:

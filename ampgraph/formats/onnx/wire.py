@@ -215,7 +215,7 @@ def message_bytes(tag: bytes, message: Message) -> bytes:
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
-    """A field that is a text."""
+    """A field that is a text, as protobuf writes it."""
     return tag + sized(text)
 
 

@@ -81,7 +81,7 @@ class Generator:
         return len(self.sources) > 1 and any(source.kind == "counts" for source in self.sources)
 
     def places(self) -> dict[Place, int]:
-        """The sizes that were guessed, by input and axis."""
+        """The sizes that were guessed for generated samples, by input and axis."""
         shapes = {source.port.name: source.shape for source in self.sources}
         return {(name, axis): shapes[name][axis] for name, axis in self.sizes.open()}
 
@@ -212,7 +212,7 @@ class Generator:
         return np.asarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape), order="C")
 
     def _padding_mask(self, shape: tuple[int, ...], index: int) -> Array:
-        """A truth value for each place of the last axis: False for padding, which is the tail of odd samples.
+        """A generated mask: a truth value for each place of the last axis: False for padding, the tail of odd samples.
 
         All inputs of one length agree, as a mask and the tokens under it must.
         """
@@ -248,8 +248,8 @@ REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
-    """What a float input holds (a word of `KINDS`) by its name, its shape and the first operators, and what is said of
-    that."""
+    """Generated inputs: what a float one holds (a word of `KINDS`) by its name, its shape and the first operators, and
+    what is said of that."""
     if _are_spectra(port, shape):
         return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
     if is_picture(shape):
@@ -264,8 +264,7 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
 
 
 def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in which a product reads an input as a picture of one channel, where moves alone lie between; () for
-    none."""
+    """Generated inputs: the shape in which a product reads one as a picture of one channel; () for none."""
     for op, read in _first_readers(flow, port.value):
         found = tuple(size for size in flow.shape(read) or () if isinstance(size, int))
         if (
@@ -278,8 +277,8 @@ def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tup
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
-    """Whether an input is a spectrogram, by its name or an axis of frames, and its sizes: too many bands for a
-    picture's colours, too few for sound."""
+    """Generated inputs: whether one is a spectrogram, by its name or an axis of frames, and its sizes: too many bands
+    for a picture's colours, too few for sound."""
     words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
     over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
     named = over_time or any(word in port.name.lower() for word in words)
@@ -287,7 +286,7 @@ def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
 
 
 def _takes_bytes(flow: Dataflow, value: int) -> bool:
-    """Whether the first arithmetic on an input scales numbers of 0 to 255 down, as models do with pixels."""
+    """Generated inputs: whether the first arithmetic scales numbers of 0 to 255 down, as models do with pixels."""
     for op, read in _first_readers(flow, value):
         if has(op.role, "products"):
             gain = _gain(flow, op)
@@ -299,7 +298,7 @@ def _takes_bytes(flow: Dataflow, value: int) -> bool:
 
 
 def _is_sound(flow: Dataflow, value: int) -> bool:
-    """Whether an input is sound: its first operator is a Fourier transform, or a product with waves as weights."""
+    """Generated inputs: whether one is sound: a Fourier transform is first, or a product with waves as weights."""
     for op, _ in _first_readers(flow, value):
         if has(op.role, "transforms"):
             return _are_waves(flow, op) if has(op.role, "products") else True
@@ -307,7 +306,7 @@ def _is_sound(flow: Dataflow, value: int) -> bool:
 
 
 def _are_waves(flow: Dataflow, op: Op) -> bool:
-    """Whether a product's weights are waves along its inner axis: each has its power in few frequencies."""
+    """Generated inputs: whether a product's weights are waves along its inner axis, of few frequencies each."""
     array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
     if array is None or array.ndim < 2 or array.dtype.kind != "f":
         return False
@@ -320,7 +319,7 @@ def _are_waves(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
-    """The first operators that compute with a value, each with what it reads of it, through moves; nearest first."""
+    """Generated inputs: the first operators that compute with one, and what they read, by moves; nearest first."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()
@@ -328,14 +327,14 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
             if op.id in seen:
                 continue
             seen.add(op.id)
-            if has(op.role, "passes_on") or has(op.role, "joins") or has(op.role, "pads"):
+            if any(has(op.role, trait) for trait in ("passes_on", "joins", "pads", "sums_windows")):
                 work += [(made, steps - 1) for made in op.outputs]
             else:
                 yield op, value
 
 
 def _divides(flow: Dataflow, op: Op, value: int) -> bool:
-    """Whether an operator scales a raw input by 64 or more, or 1/64 or less, as models do with pixels of 0 to 255."""
+    """Generated inputs: whether an operator scales one by 64 or more, or 1/64 or less, as models do with pixels."""
     factors = _stored(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
     if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
         return False
@@ -343,7 +342,8 @@ def _divides(flow: Dataflow, op: Op, value: int) -> bool:
 
 
 def _gain(flow: Dataflow, op: Op) -> float | None:
-    """The root of the sum of squares of what one output of a product is made with, the median of all outputs.
+    """Scale of generated inputs: the root of the sum of squares of what one output of a product is made with, the
+    median of all outputs.
 
     Networks keep their numbers about one: where the weights are far below it, what comes in is far above."""
     array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
@@ -354,7 +354,7 @@ def _gain(flow: Dataflow, op: Op) -> float | None:
 
 
 def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
-    """The numbers of a stored tensor of at most ``most`` elements, else None."""
+    """Generated inputs: the numbers of a stored tensor of at most ``most`` elements, else None."""
     item = flow.values[value] if value != NONE else None
     if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
         return None
@@ -398,12 +398,12 @@ class Table:
         return made.astype(np.float32)
 
     def reaches(self, size: float) -> bool:
-        """Whether mean and deviation of some column add up to more than ``size``."""
+        """Of rows to generate: whether mean and deviation of some column add up to more than ``size``."""
         return float(np.max(abs(self.means) + self.deviations)) > size
 
 
 def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
-    """Means and deviations of an input, as the operators behind it shift and scale it by; None where they do not."""
+    """Rows to generate: means and deviations of an input, as the operators behind it undo them; None where none do."""
     gain, offset, steps = np.ones(()), np.zeros(()), 0
     while steps < SCALERS and (found := _first_affine(flow, value, shape)) is not None:
         op, factor, term = found
@@ -418,7 +418,7 @@ def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None
 
 
 def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
-    """The first reader that multiplies a value by stored numbers or adds them, with the factor and the term."""
+    """Generated inputs: the first reader that multiplies a value by stored numbers or adds them, with these."""
     for op in flow.readers(value):
         if has(op.role, "stored_statistics") and op.inputs[0] == value:
             channels = (-1, *(1,) * (len(shape) - 2))
@@ -437,13 +437,13 @@ def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[O
 
 
 def _commutes(op: Op) -> bool:
-    """Whether the operands may be exchanged."""
+    """Generated inputs: whether the operands of an operator behind it may be exchanged."""
     return not traits().positions(op.role, "divides") and not traits().positions(op.role, "subtracts")
 
 
 def _broadcast(flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None) -> Array | None:
-    """One stored number for all, or those of one axis, such that they broadcast over ``shape``; reshaped if ``by`` is
-    given. None for others, as a table of positions."""
+    """Generated inputs: stored numbers that shift or scale it, one for all or those of one axis, such that they
+    broadcast over ``shape``; reshaped if ``by`` is given. None for others, as a table of positions."""
     array = _stored(flow, value, WIDEST)
     if array is None or array.dtype.kind != "f":
         return None

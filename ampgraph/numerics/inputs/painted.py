@@ -20,20 +20,20 @@ class Numbers:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
     def _raw(self, count: int) -> Array:
-        """So many raw 64-bit numbers of the stream."""
+        """Generated inputs: so many raw 64-bit random numbers of the stream."""
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
     def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
-        """int64 numbers from ``first`` to ``last``, both included."""
+        """Generated inputs: random int64 numbers from ``first`` to ``last``, both included."""
         span = np.uint64(max(last - first, 0) + 1)
         return (self._raw(math.prod(shape)) % span).astype(np.int64).reshape(shape) + first
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """float32 numbers in [0, 1), of 24 bits."""
+        """Generated inputs: random float32 numbers in [0, 1), of 24 bits."""
         return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """float32 numbers of about the standard normal distribution: sums of twelve 16-bit numbers, exact."""
+        """Generated inputs: random float32 numbers, about normal: sums of twelve 16-bit numbers, exact."""
         count = math.prod(shape)
         words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
         sums: Array = words.sum(axis=1, dtype=np.int64)
@@ -72,12 +72,12 @@ ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Channels and two large sizes, in either order; frames between them."""
+    """Whether a generated input of this shape is a picture: channels and two large sizes, in either order."""
     return _layout(shape) is not None
 
 
 def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The axes of channels, height and width in a shape; None where it is no picture's."""
+    """Of a generated picture: the axes of channels, height and width in a shape; None where it is no picture's."""
     rank = len(shape)
     if rank < 4:
         return None
@@ -89,14 +89,14 @@ def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def is_line(shape: tuple[int, ...]) -> bool:
-    """Whether a picture is so much wider than high that it shows a line of text."""
+    """Whether a generated picture is so much wider than high that it shows a line of text."""
     layout = _layout(shape)
     return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
 
 
 def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is that of one; each
-    picture of a batch is another."""
+    """Generated pictures, float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is
+    that of one; each picture of a batch is another."""
     layout = _layout(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
@@ -109,7 +109,7 @@ def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
 
 
 def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
-    """Channels of a gray picture, with one tint in its dark parts and another elsewhere, and a little noise."""
+    """Of a generated picture: channels of a gray one, with one tint in dark parts, another elsewhere, and noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
     picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)
@@ -118,7 +118,7 @@ def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
 
 
 def scene(numbers: Numbers, height: int, width: int) -> Array:
-    """A shaded ground with boxes and discs upon it, each of a shade that changes across it."""
+    """A generated picture: a shaded ground with boxes and discs upon it, each of a shade that changes across it."""
     rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
     across = (rows / np.float32(height) + columns / np.float32(width)) * np.float32(0.5)
     found: Array = np.float32(0.3) + np.float32(0.4) * across
@@ -132,7 +132,7 @@ def scene(numbers: Numbers, height: int, width: int) -> Array:
 
 
 def page(numbers: Numbers, height: int, width: int) -> Array:
-    """Dark lines of text on white, and ruled lines: one line of text where there is room for no more."""
+    """A generated picture: dark lines of text on white, and ruled lines: one line of text where no more have room."""
     if height < ROOM:
         return line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
@@ -147,7 +147,7 @@ def page(numbers: Numbers, height: int, width: int) -> Array:
 
 
 def _write(numbers: Numbers, row: Array, scale: int) -> None:
-    """Letters from left to right, with gaps between words."""
+    """Into a generated picture: letters from left to right, with gaps between words."""
     step = scale * (COLUMNS + 1)
     for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
         if chosen < len(GLYPHS):
@@ -157,7 +157,7 @@ def _write(numbers: Numbers, row: Array, scale: int) -> None:
 
 
 def _glyph(chosen: int, height: int, width: int) -> Array:
-    """Where a letter has ink, at a size of its own."""
+    """Of a generated picture: where a letter has ink, at a size of its own."""
     bits = list(GLYPHS.values())[chosen]
     small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
     drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
@@ -165,7 +165,7 @@ def _glyph(chosen: int, height: int, width: int) -> Array:
 
 
 def line(numbers: Numbers, height: int, width: int) -> Array:
-    """One line of text as high as the picture: narrow letters of several widths, as dark as may be, soft as a scan."""
+    """A generated picture: one line of text as high as it is: narrow letters of several widths, soft as a scan."""
     found = np.full((height, width), PAPER, np.float32)
     share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
     tall = height * (6 + share) // 10
@@ -181,7 +181,7 @@ def line(numbers: Numbers, height: int, width: int) -> Array:
 
 
 def _softened(sharp: Array) -> Array:
-    """Each point replaced by the mean of itself and its neighbours, as by a lens."""
+    """A generated picture with each point replaced by the mean of itself and its neighbours, as by a lens."""
     for axis in (0, 1):
         wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
         size = sharp.shape[axis]
@@ -191,7 +191,7 @@ def _softened(sharp: Array) -> Array:
 
 
 def patches(numbers: Numbers, height: int, width: int) -> Array:
-    """Patches with edges between them, coarse and fine, and noise."""
+    """A generated picture: patches with edges between them, coarse and fine, and noise."""
     found: Array = numbers.uniform((height, width)) * np.float32(0.1)
     for patch, share in ((32, 0.6), (6, 0.3)):
         coarse = numbers.uniform((-(-height // patch), -(-width // patch)))
@@ -210,8 +210,8 @@ VOICES = 8  # harmonics
 
 
 def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """Waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that glide, noise; each
-    sample has its own loudness, and a stretch of zeros at its end."""
+    """Generated sound, waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that
+    glide, noise; each sample has its own loudness, and a stretch of zeros at its end."""
     length, rows = shape[-1], int(np.prod(shape[:-1], dtype=np.int64))
     found = np.empty((rows, length), np.float32)
     paint = (_speech, _tones, _speech)[index % 3]
@@ -226,7 +226,7 @@ def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
 
 
 def _speech(numbers: Numbers, length: int) -> Array:
-    """Syllables: harmonics of a gliding pitch, or noise, or nothing."""
+    """Generated sound: syllables: harmonics of a gliding pitch, or noise, or nothing."""
     wave = np.zeros(length, np.float32)
     for start in range(0, length, SYLLABLE):
         size = min(SYLLABLE, length - start)
@@ -240,7 +240,7 @@ def _speech(numbers: Numbers, length: int) -> Array:
 
 
 def _voiced(numbers: Numbers, size: int) -> Array:
-    """A vowel-like wave of ``size`` samples: harmonics of a gliding pitch, each with a strength of its own."""
+    """Generated sound: a vowel-like wave of ``size`` samples: harmonics of a gliding pitch, of several strengths."""
     pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
     place = np.arange(size, dtype=np.int64)
     phase = place * pitch + place * place * (glide - 700) // (4 * SYLLABLE)
@@ -252,7 +252,7 @@ def _voiced(numbers: Numbers, size: int) -> Array:
 
 
 def _tones(numbers: Numbers, length: int) -> Array:
-    """Three tones that come and go, and one that rises."""
+    """Generated sound: three tones that come and go, and one that rises."""
     place = np.arange(length, dtype=np.int64)
     wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
     for tone in range(3):
@@ -262,7 +262,7 @@ def _tones(numbers: Numbers, length: int) -> Array:
 
 
 def _sine(phase: Array) -> Array:
-    """A sine of a phase in 65536ths of a turn, approximated by two parabolas."""
+    """For generated sound: a sine of a phase in 65536ths of a turn, approximated by two parabolas."""
     turn = (phase % TURN).astype(np.float32) / np.float32(TURN // 2) - np.float32(1)
     wave: Array = 4 * turn * (1 - np.abs(turn))
     return wave
@@ -274,7 +274,8 @@ SPECTRA = ((-1.0, 2.0), (-11.0, 13.0), (-0.3, 2.0))  # least value and span, by 
 
 
 def spectrum(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """Logarithms of power, time by frequency: harmonics that move, less of them high up, pauses, a noisy floor."""
+    """A generated spectrogram: logarithms of power, time by frequency: harmonics that move, less of them high up,
+    pauses, a noisy floor."""
     time, bands = shape[-2:]
     rows = int(np.prod(shape[:-2], dtype=np.int64))
     place = np.arange(bands, dtype=np.int64)

@@ -41,11 +41,11 @@ class Reading:
 
     @property
     def bounded(self) -> bool:
-        """Whether a reader limits the values, as a table of so many rows does."""
+        """Whether a reader of a generated input limits its values, as a table of so many rows does."""
         return self.last < 1 << 62
 
     def bound(self, first: float, last: float, table: str) -> None:
-        """Narrows the range; an empty one is left to its first number."""
+        """Narrows the range of a generated input; an empty one is left to its first number."""
         if math.ceil(first) > self.first:
             self.first = math.ceil(first)
         if math.floor(last) < self.last:
@@ -133,7 +133,7 @@ class InputReader:
             found.bound(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
-        """The number of rows that an operator looks up in; 0 when nothing says it."""
+        """Generated inputs: the number of rows that an operator looks up in; 0 when nothing says it."""
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
@@ -145,7 +145,7 @@ class InputReader:
         return self._dimension(op.inputs[0], int(axis or 0))
 
     def _dimension(self, value: int, axis: int) -> int:
-        """The size of one axis of a value; 0 where it is not known."""
+        """Generated inputs: the size of one axis of a value; 0 where it is not known."""
         shape = self.flow.shape(value)
         if not shape or not -len(shape) <= axis < len(shape):
             return 0
@@ -185,7 +185,7 @@ class InputReader:
         return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
 
     def _numbers(self, value: int) -> Array | None:
-        """The finite numbers in a constant, through moves and a constant Range; None for what is computed."""
+        """Generated inputs: the finite numbers in a constant, through moves and a constant Range, else None."""
         flow = self.flow
         for _ in range(6):
             item = flow.values[value] if value != NONE else None
@@ -209,8 +209,7 @@ class InputReader:
         return None
 
     def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
-        """Follows an input that is a Where's condition: the branch that hides scores says whether a one means
-        masked."""
+        """Generated inputs: follows one that is a Where's condition: the branch that hides scores says what 1 is."""
         found.masks = True
         for branch in (1, 2):
             numbers = self._numbers(op.inputs[branch])
@@ -225,7 +224,7 @@ class InputReader:
         return self._reaches_softmax(op) and self._are_scores(other, source)
 
     def _is_subtracted_before_softmax(self, op: Op) -> bool:
-        """Whether what an operator makes is subtracted before a Softmax, through Reshapes and the like or at once.
+        """Generated inputs: whether an operator's result is subtracted before a Softmax, at once or through Reshapes.
 
         What it is subtracted from is not looked at: unlike a mask that is added, it has large numbers already.
         """
@@ -235,15 +234,15 @@ class InputReader:
         return False
 
     def _reaches_softmax(self, op: Op) -> bool:
-        """Whether a Softmax reads what an operator makes, through moves, additions and Wheres."""
+        """Generated inputs: whether a Softmax reads what an operator makes, through moves, additions and Wheres."""
         way = self._readers_along(
             op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where"
         )
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 
     def _readers_along(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
-        """The readers of a result, each with its place; then those of the one reader that ``leads_on``, as long as
-        there is only one."""
+        """Generated inputs: the readers of a result, each with its place; then those of the one reader that
+        ``leads_on``, as long as there is only one."""
         for _ in range(8):
             uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
             yield [(self.flow.ops[use.op], use.index) for use in uses]
@@ -253,7 +252,7 @@ class InputReader:
             op = following[0]
 
     def _are_scores(self, value: int, source: int) -> bool:
-        """Whether a product made a value, and the input is not what it was made of."""
+        """Generated inputs: whether a product made a value, and the input is not what it was made of."""
         seen: set[int] = set()
         work, product = [value], False
         while work and len(seen) < 64:

@@ -39,7 +39,8 @@ Learnt = Mapping[Place, int]
 
 @dataclass(frozen=True)
 class Samples:
-    """Feeds (arrays by input name), one after the other, as often as asked for. ``notes`` say where they are from."""
+    """The samples to run a model on: feeds (arrays by input name), one after the other, as often as asked for.
+    ``notes`` say where they are from."""
 
     generated: bool
     notes: tuple[str, ...]
@@ -195,7 +196,7 @@ def load_samples(
 
 
 def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
-    """Whole numbers of Python, where numpy's were given. Raises AmpError AMP503 for what is none."""
+    """Samples to draw: number and seed as whole numbers of Python, also of numpy's. AmpError AMP503 for others."""
     if count is not None and not (is_whole(count) and 0 < count <= MOST_SAMPLES):
         hint = f"ask for a whole number, 1 to {MOST_SAMPLES:,}"
         raise AmpError("AMP503", f"{count!r} samples are asked for", hint=hint)
@@ -205,7 +206,7 @@ def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
 
 
 def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
-    """Raises AmpError AMP310 for a dimension that the model does not have, or a size that is none."""
+    """Samples: raises AmpError AMP310 for a dimension that the model does not have, or a size that is none."""
     names = sorted(graph.dimensions()) if dims else []
     there = f"there are: {', '.join(names[:8])}" if names else "all its dimensions are numbers"
     for name, size in dims.items():
@@ -217,7 +218,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
 
 
 def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
-    """The dataflow of a graph and its inputs, initializers that callers may replace among them."""
+    """Samples: the dataflow of a graph and its inputs, initializers that callers may replace among them."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []
@@ -273,11 +274,11 @@ class Inputs:
 
     @property
     def example(self) -> str:
-        """What a sample looks like."""
+        """What a sample looks like, for a hint."""
         return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
 
     def missing(self, arrays: Mapping[str, object]) -> list[str]:
-        """The inputs that have neither an array nor a default."""
+        """The inputs of the model that have neither an array in the sample nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
     def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
@@ -302,7 +303,7 @@ class Inputs:
         return feeds
 
     def read(self, path: Path) -> dict[str, Array]:
-        """The arrays of a file, by input."""
+        """The arrays of a file of samples, by input."""
         return by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
 
     def mapping(self, item: object, index: int) -> Feeds:
@@ -321,12 +322,12 @@ class Inputs:
 
 
 def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
-    """Whether the model fixes the number of rows."""
+    """Samples: whether the model fixes the number of rows."""
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
 def _from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count: int | None) -> Samples:
-    """One set of arrays, split where all of them hold several samples."""
+    """Samples of one set of arrays, split where all of them hold several samples."""
     held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
     parts = None if inputs.missing(arrays) else _parts(held, inputs)
     if parts is None:
@@ -345,7 +346,7 @@ def _from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count
 
 
 def _parts(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
-    """(how many samples, rows of each array in one; 0: the first dimension counts samples), None for one sample."""
+    """Samples in arrays: (how many, rows of each array in one; 0: the first dimension counts them), None for one."""
     number, steps = 0, {}
     for name, array in held.items():
         shape = inputs.ports[name].shape
@@ -397,7 +398,7 @@ def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int 
 
 
 def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
-    """Read once and copied: another pass may give other samples or none, and a buffer may be filled again."""
+    """Samples of an iterable, read once and copied: a second pass may differ, and a buffer may be filled again."""
     try:
         source = iter(data)
         size = len(data) if isinstance(data, Sized) else 0
@@ -422,7 +423,7 @@ def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: 
 
 
 def _no_sample() -> AmpError:
-    """The error for data that hold nothing."""
+    """The error for samples to run a model on that hold nothing."""
     return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
 
 
@@ -434,7 +435,7 @@ def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays
 
 
 def _array(name: str, value: Result, where: str) -> Array:
-    """What was given for an input as an array; a sequence stays one in an array of objects."""
+    """What the user gave for an input of a sample as an array; a sequence stays one in an array of objects."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
@@ -443,8 +444,8 @@ def _array(name: str, value: Result, where: str) -> Array:
 
 
 def _fed(port: Port, value: Result, where: str) -> Result:
-    """What was given for an input, as the model takes it: rounded to its type; a map stays one for an input that is no
-    tensor."""
+    """What the user gave for an input of a sample, as the model takes it: rounded to its type; a map stays one for an
+    input that is no tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
     array = _array(port.name, value, where)
@@ -455,7 +456,7 @@ def _fed(port: Port, value: Result, where: str) -> Result:
 
 
 def _refuse_nan(name: str, array: Result, where: str) -> None:
-    """Raises AmpError AMP503 for NaN in data; infinities are let through, since masks have them."""
+    """Raises AmpError AMP503 for NaN in the user's samples; infinities are let through, since masks have them."""
     if not isinstance(array, np.ndarray) or not (array.dtype.kind in "fc" or array.dtype.name == "bfloat16"):
         return
     bad = np.isnan(array if array.dtype.kind in "fc" else array.astype(np.float32))
@@ -480,7 +481,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 def sizes_that_run(
     attempt: Callable[[Learnt], tuple[str, Learnt]], hints: Sequence[int] = ()
 ) -> tuple[Learnt | None, str]:
-    """What has to be learnt for an attempt to succeed, or None and what the first one failed with.
+    """Generated samples: what sizes have to be learnt for an attempt to succeed, or None, and its first failure.
 
     ``attempt`` runs a model with some sizes learnt; it gives what that failed with, empty if it did not, and the sizes
     of all open places. A failure elsewhere than before is a step forward, from where the search goes on. ``hints``:
@@ -512,8 +513,8 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Sizes to try after a failure, likeliest first: one place changed to a number of the message, or in the ratio of
-    two. All places in front together come first, as inputs of one batch."""
+    """Sizes of generated samples, after a failed run, likeliest first: one place changed to a number of the message, or
+    in the ratio of two. All places in front together come first, as inputs of one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
@@ -530,20 +531,22 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
 
 
 def _as_named(size: int, numbers: list[int]) -> list[int]:
-    """The other numbers of a message that names this size: one of them may be the size that was wanted."""
+    """Sizes of generated samples: the other numbers of a failure's message that names this size: one of them may be the
+    size that was wanted."""
     return numbers if size in numbers else []
 
 
 def _scaled_down(size: int, numbers: list[int]) -> list[int]:
-    """Sizes that are to ``size`` as a number of a message is to a larger one: something computed from ``size``, half of
-    it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only smaller ones."""
+    """Sizes of generated samples: those that are to ``size`` as a number of a message is to a larger one: something
+    computed from ``size``, half of it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only
+    smaller ones."""
     pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 
 
 def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
-    """Both sides of square pictures, such that their area is in the ratio of two numbers of a message, or larger by
-    some `MARGINS`: what Convs and pools leave of a side is rounded down."""
+    """Sizes of generated samples: both sides of square pictures, such that their area is in the ratio of two numbers of
+    a message, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
     sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
     largest = sorted(set(numbers), reverse=True)
     for one, other in (pair for pair in sides if places[pair[0]] == places[pair[1]] >= EDGE):
@@ -556,7 +559,7 @@ def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, 
 
 
 def _stage(message: str) -> str:
-    """A failure's message without its numbers, by which two failures at one place are known: operators with their
-    names."""
+    """A failed run's message without its numbers, by which two attempts with other sizes are known to fail at one
+    place: operators with their names."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

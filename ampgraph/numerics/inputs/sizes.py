@@ -167,17 +167,17 @@ def sounds(name: str, dim: str = "") -> bool:
 
 
 def _is_anonymous(name: str) -> bool:
-    """Whether a dimension's name is none: paddle2onnx writes ``?`` for every size that is open."""
+    """Sizes of generated inputs: whether a dimension's name is none: paddle2onnx writes ``?`` for open ones."""
     return not any(sign.isalnum() for sign in name)
 
 
 def _is_sum(name: str) -> bool:
-    """Whether a dimension's name is arithmetic: ``past + seq``."""
+    """Sizes of generated inputs: whether a dimension's name is arithmetic: ``past + seq``."""
     return bool(_SUM.fullmatch(name)) and any(sign in name for sign in ("+", "*", "//", " - "))
 
 
 def _evaluate(text: str) -> int | None:
-    """Sums and products of whole numbers, left to right by precedence; None for anything else."""
+    """Sizes of generated inputs: a dimension's name that is arithmetic, by precedence; None for anything else."""
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
         product = 1
@@ -195,8 +195,8 @@ def _evaluate(text: str) -> int | None:
 
 
 def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
-    """By name of a dimension, where the last part begins and ends that the model takes of it. A part behind the size is
-    empty: ONNX Runtime warns, and gives another answer each time."""
+    """For sizes of generated inputs, by name of a dimension: where the last part begins and ends that the model takes
+    of it. A part behind the size is empty: ONNX Runtime warns, and gives another answer each time."""
     found: dict[str, tuple[int, int]] = {}
     for op in flow.with_roles(traits().operators("slices")):
         shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]
@@ -210,7 +210,7 @@ def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
 
 
 def _whole(flow: Dataflow, value: int) -> list[int] | None:
-    """A few stored whole numbers; None for others."""
+    """Sizes of generated inputs: a few stored whole numbers; None for others."""
     item = flow.values[value] if value != NONE else None
     array = flow.weights.array(item, FEW) if item is not None and item.weight else None
     return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]
@@ -227,7 +227,7 @@ LETTERS = 20  # classes at least: those of an alphabet
 
 
 def reads_text_lines(flow: Dataflow) -> bool:
-    """Whether all outputs are probabilities of letters, place by place along a line: ``[batch, places, letters]``.
+    """Sizes of generated inputs: whether all outputs are probabilities of letters, place by place along a line.
 
     Its pictures are lines of text then (`Sizes.text`). A tagger of words looks alike, which does no harm: it has no
     picture.
@@ -239,6 +239,6 @@ def reads_text_lines(flow: Dataflow) -> bool:
 
 
 def _is_of_letters(shape: tuple[int | str | None, ...] | None) -> bool:
-    """Whether a shape is ``[batch, places, letters]`` with an alphabet's number of them."""
+    """Sizes of generated inputs: whether a shape is ``[batch, places, letters]`` with an alphabet's number of them."""
     letters = shape[-1] if shape is not None and len(shape) == 3 else 0
     return isinstance(letters, int) and letters >= LETTERS

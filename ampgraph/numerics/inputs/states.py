@@ -53,7 +53,7 @@ def find_pairs(
 
 
 def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
-    """The pairs that names and shapes tell; of states that no name pairs, order and shapes."""
+    """Samples with a cache: the pairs that names and shapes tell; of states that no name pairs, order and shapes."""
     known: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
         known.setdefault(_words(name), []).append(name)
@@ -70,8 +70,8 @@ def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple
 def _in_order(
     inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: Sequence[CachePair]
 ) -> Iterator[CachePair]:  # fmt: skip
-    """The states that are left, where the outputs that are left and have a shape of theirs are as many, of the same
-    types and shapes in the same order."""
+    """Samples with a cache: those that are left, where the outputs that are left and have a shape of theirs are as
+    many, of the same types and shapes in the same order."""
     done = {name for pair in pairs for name in (pair.past, pair.present)}
     held = {n: (p.dtype, p.shape) for n, p in inputs.items() if n not in done and HOLDS & {*_WORD.findall(_spelled(n))}}
     kinds = list(held.values())
@@ -81,24 +81,25 @@ def _in_order(
 
 
 def _spelled(name: str) -> str:
-    """A name in lower case with its words separated."""
+    """The name of a cache or state in lower case with its words separated."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The words of a name but for those that say past or present."""
+    """Samples with a cache: the words of a name but for those that say past or present."""
     return tuple(word for word in _WORD.findall(_spelled(name)) if word not in DIRECTIONS)
 
 
 def _are_paired_names(past: str, present: str) -> bool:
-    """Whether the names of an input and an output both speak of memory (a state, a cache)."""
+    """Samples with a cache: whether the names of an input and an output both speak of memory (a state, a cache)."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present
     return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))
 
 
 def _alike(past: Port, present: Port) -> bool:
-    """Whether an output may be fed back as an input: a type of its kind, its rank, and one size at most that grows."""
+    """Samples with a cache: whether an output may be fed back as an input: a type of its kind, its rank, and one size
+    at most that grows."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
         return False
@@ -109,8 +110,8 @@ def _alike(past: Port, present: Port) -> bool:
 
 
 def _axis(past: Port, present: Port) -> int | None:
-    """The axis along which a cache grows: open, and another in the output than in the input; the last but one if it is
-    such. None for none."""
+    """The axis along which a cache of samples grows: open, and another in the output than in the input; the last but
+    one if it is such. None for none."""
     sizes = enumerate(zip(past.shape, present.shape, strict=True))
     open_ones = [i for i, (a, b) in sizes if i and a != b and not isinstance(a, int)]
     usual = len(past.shape) - 2
@@ -118,8 +119,8 @@ def _axis(past: Port, present: Port) -> int | None:
 
 
 def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
-    """The pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they are not there or do
-    not fit."""
+    """Samples with a cache: the pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they
+    are not there or do not fit."""
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
@@ -162,7 +163,7 @@ class ReachedStates:
             yield before
 
     def _first(self, feeds: dict[str, Array]) -> dict[str, Array]:
-        """Zeros for all states, if the model runs on them; nothing otherwise."""
+        """For samples of a model with a cache: zeros for all states, if it runs on them; nothing otherwise."""
         zeros = {pair.past: np.zeros_like(feeds[pair.past]) for pair in self._pairs if pair.past in feeds}
         return zeros if len(self._next({**feeds, **zeros}, feeds)) == len(zeros) else {}
 

@@ -37,7 +37,7 @@ class Pairing:
 
 
 def _like(array: Array, rows: Array) -> tuple[int, ...]:
-    """The shape of an array with as many rows as ``rows``."""
+    """Paired rows of detections: the shape of an array with as many rows as ``rows``."""
     return (len(rows), *array.shape[1:])
 
 

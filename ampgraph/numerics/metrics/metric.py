@@ -299,7 +299,7 @@ def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
 
 
 def loaded(text: str) -> Function:
-    """The function that ``module:function`` or ``file.py:function`` names.
+    """The user's metric that ``module:function`` or ``file.py:function`` names.
 
     Raises AmpError AMP312 where there is none.
     """
@@ -329,7 +329,8 @@ def _from_file(path: Path) -> Result:
 
 
 def address_of(function: Function) -> str:
-    """Where another process finds a function, empty if nowhere: what is defined in a function or a session is not."""
+    """Where another process finds the function that is the user's metric, empty if nowhere: what is defined in a
+    function or a session is not."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier():
         return ""

@@ -70,7 +70,7 @@ def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
 
 
 def _others(array: Array, axis: int) -> tuple[int, ...]:
-    """All axes but one."""
+    """Parts of an output: all axes of its array but one."""
     return tuple(each for each in range(array.ndim) if each != axis)
 
 
@@ -110,6 +110,6 @@ def _independent(same: Sequence[Slices], places: Array) -> float:
 
 
 def _chance(ratio: float, numbers: float) -> float:
-    """A bound of the chance that the mean square of so many normal numbers is at most ``ratio`` times what is expected:
-    Chernoff's of the chi-squared distribution, (r exp(1 - r))^(n / 2)."""
+    """Parts of an output: a bound of the chance that the mean square of so many normal numbers is at most ``ratio``
+    times what is expected: Chernoff's of the chi-squared distribution, (r exp(1 - r))^(n / 2)."""
     return float((ratio * math.exp(1 - ratio)) ** (numbers / 2))

@@ -32,7 +32,7 @@ def _role(flow: Dataflow, value: int) -> str:
 
 
 def _maker(flow: Dataflow, value: int) -> Op | None:
-    """The operator that computes the elements of a value, in the first branch where an If gives it."""
+    """What an output holds: the operator that computes a value's elements, in an If's first branch if that gives it."""
     op = flow.writer(value)
     while op is not None:
         if op.role == "If":
@@ -47,7 +47,7 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
 
 
 def _before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """The operators that a value comes from, back to the products."""
+    """For what an output holds: the operators that a value comes from, back to the products."""
     return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 

@@ -185,7 +185,7 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
 
 
 def _doubtful(errors: list[float], tolerance: float) -> bool:
-    """Whether so many miss, or come so close, that one of the user's may miss."""
+    """For the verdict of the check: whether so many samples miss, or come so close, that one of the user's may miss."""
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
     return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))

@@ -95,7 +95,7 @@ class _RangeRunner:
 
 
 def _wanted(flow: Dataflow) -> list[Value]:
-    """The float32 tensors that something computes, or that the model is fed; a weight by another name is a weight."""
+    """Measured ranges: the float32 tensors that are computed or fed; a weight by another name is a weight."""
     computed = {target for source, target in flow.passed if source != NONE and not flow.values[source].weight}
     given = {target for source, target in flow.passed if source != NONE} - computed
     found = [v for v in flow.values if v.dtype == FLOAT32 and not v.container and not v.weight and v.unit != NONE]
@@ -103,8 +103,8 @@ def _wanted(flow: Dataflow) -> list[Value]:
 
 
 def _names(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
-    """Name in the model with its functions inlined -> the keys of the values that it stands for; values in bodies are
-    left out."""
+    """Measured ranges: name in the model with its functions inlined -> the keys of the values that it stands for;
+    values in bodies are left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
@@ -120,7 +120,7 @@ def _names(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
 
 
 def _bodies(flow: Dataflow) -> set[int]:
-    """The scopes that are bodies of control flow, or lie in one."""
+    """Measured ranges: the scopes that are bodies of control flow, or lie in one."""
     found: set[int] = set()
     for scope in flow.scopes:  # parents come before their children
         if scope.kind == "body" or scope.parent in found:
@@ -129,7 +129,7 @@ def _bodies(flow: Dataflow) -> set[int]:
 
 
 def _paired(flow: Dataflow, other: Dataflow, bodies: set[int]) -> dict[int, str]:
-    """Value -> its name once functions are inlined: the same operators follow each other, and calls are left away."""
+    """Measured ranges: value -> its name once functions are inlined: operators in the same order, without calls."""
     pairs = {v: flow.values[v].name for v in flow.scopes[0].inputs}
     calls = {scope.op for scope in flow.scopes if scope.kind == "function"}
     mine = [op for op in flow.ops if op.id not in calls and op.scope not in bodies]
@@ -162,7 +162,7 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
 
 
 def range_of_rows(rows: Array) -> Range:
-    """The range that rows tell; how magnitudes are spread they do not."""
+    """The measured range that the rows of a body tell; how magnitudes are spread they do not."""
     found = Range()
     for low, high, elements, nonfinite in np.asarray(rows, np.float64).reshape(-1, 4):
         any_finite = elements > nonfinite
@@ -178,7 +178,7 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _BodyRows:
-    """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
+    """Measured ranges: writes operators into bodies that give rows of extremes to the main graph, to be read."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
         self._flow, self._edit = flow, edit
@@ -190,17 +190,17 @@ class _BodyRows:
             self._bodies.setdefault(scope.op, []).append(scope)
 
     def _add(self, body: Scope, kind: str, dtype: str, *inputs: Value, **attributes: Attribute) -> Value:
-        """Adds an operator to a body, and gives its one result."""
+        """Measured ranges: adds an operator to a body, and gives its one result."""
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
-        """The value of a Constant that is added to a body."""
+        """Measured ranges: the value of a Constant that is added to a body."""
         return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
 
     def lift(self, graph: Scope, path: str) -> list[tuple[Value, str]]:
-        """(rows, key) of everything in the bodies below a graph."""
+        """Measured ranges: (rows, key) of everything in the bodies below a graph."""
         found: list[tuple[Value, str]] = []
         for op in self._ops.get(graph.id, ()):
             bodies = self._bodies.get(op.id, []) if has(op.kind, "control_flow") else []
@@ -213,7 +213,7 @@ class _BodyRows:
         return found
 
     def _rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
-        """The rows of a body's own values, and of those in bodies below."""
+        """Measured ranges: the rows of a body's own values, and of those in bodies below."""
         made = [i for op in self._ops.get(body.id, ()) for i in op.outputs]
         held = [self._flow.values[i] for i in (*body.inputs, *made)]
         own = [v for v in held if v.dtype == FLOAT32 and not v.container and v.name]  # what is left out has no name
@@ -221,8 +221,8 @@ class _BodyRows:
         return [*((self._row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
     def _given_out(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
-        """A further output of an operator, with the rows that its body has; the other branch of an If gives out a
-        tensor of no rows."""
+        """Measured ranges: a further output of an operator, with the rows that its body has; the other branch of an If
+        gives out a tensor of no rows."""
         if has(op.kind, "loops"):
             rows = self._add(body, "Reshape", DOUBLE, self._one(body, rows), self._constant(body, np.array([4])))
         empty = [self._constant(other, np.zeros((0, 4))) for other in others]
@@ -231,8 +231,8 @@ class _BodyRows:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def _row(self, body: Scope, value: Value) -> Value:
-        """A [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an empty tensor has
-        no extremes."""
+        """Measured ranges: a [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an
+        empty tensor has no extremes."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)
@@ -252,7 +252,7 @@ class _BodyRows:
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """One row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
+        """Measured ranges: one row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -264,7 +264,7 @@ class _BodyRows:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four scalars as a row [1, 4], by nodes that are added."""
+        """Measured ranges: four scalars as a row [1, 4], by nodes that are added."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)

@@ -157,15 +157,15 @@ class SegmentedModel:
 
 
 def _elements(value: Any) -> int:
-    """How many numbers are fed, in a sequence too."""
+    """How many numbers a segment is fed, in a sequence too."""
     return sum(map(_elements, value)) if isinstance(value, list) else int(np.size(value))
 
 
 def _copy_to_feed(value: Any) -> Any:
-    """A copy of an array that is fed, since the runtime may write over it."""
+    """A copy of an array that a segment is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _crosses(value: Value) -> bool:
-    """Whether a value may go from one session to the next: a tensor of a type that numpy holds."""
+    """Whether a value may go from one segment's session to the next: a tensor of a type that numpy holds."""
     return not value.container and value.dtype not in ("", "bfloat16")

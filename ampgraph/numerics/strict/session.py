@@ -39,8 +39,8 @@ from ...runtime.onnxruntime_session import (
     out_of_memory,
     stopped,
 )
-from ...runtime.ports import Port, check_feeds, contradiction, names_of_outputs
-from ..graphs import flat_graph, port_of
+from ...runtime.ports import Port, check_feeds, contradiction, names_of_outputs, port_of
+from ..graphs import flat_graph
 
 
 def strict_model(model: Model | Graph) -> ModelProto:
@@ -92,7 +92,7 @@ class StrictSession:
             raise AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", hint=hint) from error
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
-        """The outputs by name; `outputs` picks some. Raises AmpError AMP503 for what does not fit, AMP504."""
+        """The outputs of a strict run by name; `outputs` picks some. AmpError AMP503 for what does not fit, AMP504."""
         wanted = names_of_outputs(self.outputs, outputs)
         needed = {name for name in self.required if self._types[name][0] != "optional"}
         ports = {name: port for name, port in self.inputs.items() if name in needed or name in feeds}
@@ -107,7 +107,7 @@ class StrictSession:
         return {name: _to_low(result, self._low(name)) for name, result in zip(wanted, results, strict=True)}
 
     def _low(self, name: str) -> str:
-        """The low type of an input or output, or of what it contains."""
+        """The low type of an input or output of a strict run, or of what it contains."""
         dtype = self._types[name][1]
         return dtype if dtype in LOW else ""
 
@@ -118,13 +118,13 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
 
 
 def _checked_port(port: Port) -> Port:
-    """A port as it is checked: a tensor of numbers that numpy has; anything else is left to the runtime."""
+    """A port of a strict run as feeds are checked against it: a tensor of numpy's numbers; others are the runtime's."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
 
 def _to_float32(value: Any, low: str) -> Any:
-    """A fed value as the session takes it."""
+    """What a strict run is fed as its session takes it."""
     if value is None or isinstance(value, Mapping):
         return value
     if isinstance(value, (list, tuple)):
@@ -137,14 +137,14 @@ def _to_float32(value: Any, low: str) -> Any:
 
 
 def _as_bytes(array: Array) -> Any:
-    """float8 and the like as the runtime takes them: bytes with the number of the type."""
+    """A strict run's feed of float8 and the like as the runtime takes it: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _to_low(value: Any, low: str) -> Any:
-    """A result rounded to the low type that the output has in the file; lists element by element."""
+    """A strict run's result rounded to the low type that the output has in the file; lists element by element."""
     if not low or value is None:
         return value
     if isinstance(value, list):
@@ -184,7 +184,7 @@ class SwitchedSession:
         self._session = opened(content, options)
 
     def run(self, feeds: Mapping[str, Result], low: Collection[int]) -> dict[str, Result]:
-        """The outputs where only some units are low. Raises AmpError AMP504."""
+        """The outputs of a strict run where only some units are low. Raises AmpError AMP504."""
         switches = np.zeros(len(self.units), bool)
         switches[list(low)] = True
         fed = {n: np.asarray(v).astype(np.float32) if self.types.get(n) in LOW else v for n, v in feeds.items()}
@@ -204,7 +204,8 @@ LOW_BYTES = 2  # of an element
 
 
 def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
-    """Rewrites a model without functions, in place; unless the boundary is kept, it becomes float32 as well.
+    """Makes a model without functions strict, in place: every low value really rounded; unless the boundary is kept, it
+    becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
     flow, kernels = graph.dataflow(), low_accumulators(graph, target)
@@ -233,15 +234,15 @@ def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None
 
 
 def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
-    """The kernels of a target that add up in a low type; None where it is float32, or none is known. ``target``: empty
-    for the one that the file was made for, where it says so."""
+    """Strict run: the kernels of a target that add up in a low type; None where it is float32, or none is known.
+    ``target``: empty for the one that the file was made for, where it says so."""
     said = target_in(graph.metadata()) if isinstance(graph, DescribedGraph) and not target else target
     found = load_kernels(said) if said in TARGETS["ONNX"] else None
     return found if found is not None and found.accumulates in LOW else None
 
 
 def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
-    """How an operator's own kernel adds up, where that is in a low type."""
+    """Strict run, how an operator's own kernel adds up, where that is in a low type: each sum rounded."""
     low = kernels.accumulates
     if all(flow.values[i].dtype != low for i in op.outputs if i != NONE) or not kernels.computes(
         op.kind, flow.opset, "T", low
@@ -253,7 +254,7 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
 
 
 def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
-    """The Conv that a norm is taken into: all else is stored, and no one else reads what it makes."""
+    """Strict run: the Conv into which a kernel takes a norm behind it: all else is stored, read there alone."""
     conv = flow.writer(op.inputs[0])
     if conv is None or conv.kind != "Conv" or len(flow.uses[op.inputs[0]]) != 1:
         return None
@@ -262,19 +263,19 @@ def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
 
 
 def _is_low(value: Value) -> bool:
-    """Whether a value is a low tensor."""
+    """Strict run: whether a value is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
 class _Writer:
-    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``sums``: by operator, how its
-    kernel adds up where that is in a low type."""
+    """One graph of a model as it is made strict. ``kept``: its inputs and outputs that stay as they are; ``sums``: by
+    operator, how its kernel adds up where that is in a low type."""
 
     def __init__(self, flow: Dataflow, edit: OnnxStrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
-        """Makes low inputs of a graph float32, with their defaults; one that keeps its type is read through a Cast."""
+        """Strict run: makes a graph's low inputs float32, with defaults; one that keeps its type is read by a Cast."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
@@ -282,7 +283,8 @@ class _Writer:
                 self._edit.read_float32(value)
 
     def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
-        """A low tensor that is stored; ``outside``: in a file; ``given_out``: a graph gives it out as it is."""
+        """Strict run: has a low stored tensor read as float32, or stored so; ``outside``: in a file; ``given_out``: a
+        graph gives it out as it is."""
         large = outside or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
         if value.id in self._kept or (large and not given_out):
             self._edit.read_float32(value)
@@ -290,7 +292,7 @@ class _Writer:
             self._edit.store_float32(value)
 
     def op(self, op: Op) -> None:
-        """Makes one operator compute in float32, with its low results rounded."""
+        """Strict run: makes one operator compute in float32, with its low results rounded."""
         made = [self._flow.values[i] for i in op.outputs]
         low = [value for value in made if value.name and _is_low(value)]
         if op.kind == "BitCast":  # its meaning is the bits: it reads, and makes, the low type itself
@@ -311,7 +313,7 @@ class _Writer:
                 self._edit.round_all(value, stays_low=kept, sums=sums)
 
     def declare_boundary(self, scope: Scope) -> None:
-        """Declares the graph's inputs and outputs: in the types that they had, or in float32."""
+        """Strict run: declares the graph's inputs and outputs: in the types that they had, or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:
                 self._edit.declare_float32(value)

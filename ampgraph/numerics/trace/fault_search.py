@@ -36,11 +36,11 @@ class SeenPair(Protocol):
     sees_nodes: bool
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """The feeds of both sides."""
+        """A sample as each of the two traced models takes it."""
         ...
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """The outputs of the reference."""
+        """The outputs that the reference of the two traced models gives."""
         ...
 
     def tracer(self) -> Tracer | None:
@@ -85,11 +85,11 @@ class FaultSearch:
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """All nodes that were found, those at which values stop being finite first."""
+        """All nodes to blame that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
     def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
-        """Notes on a chaotic model, none of one that a repair mends; where none does, nothing is suggested."""
+        """Of nodes to blame: notes on a chaotic model, unless a repair mends it; else nothing is suggested."""
         if mended is not None and mended.repair is not None:
             return []
         if notes and mended is not None:
@@ -97,13 +97,13 @@ class FaultSearch:
         return notes
 
     def _withdraw(self) -> None:
-        """Takes the advice back that patterns are, where it did not mend anything."""
+        """Takes the advice on nodes to blame back that patterns are, where it did not mend anything."""
         self.first_nonfinite = None if self.first_nonfinite is None else replace(self.first_nonfinite, patterns=())
         self.also_nonfinite = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
-        """Finds what the attributes say; what stops it is a note: the comparison stands without it."""
+        """Finds the nodes to blame, and what else the attributes say; what stops it becomes a note."""
         outputs = self.compared.outputs
         missed = any(not output.within(self.tolerance) for output in outputs)
         named = self.count > 0 and (missed or self.asked)
@@ -213,13 +213,13 @@ class _UnitNames:
     inquest: Inquest
 
     def patterns(self, unit: Switched) -> list[str]:
-        """Of a node, and of those that move data to it."""
+        """Patterns for a node to blame, and those that move data to it."""
         outer = [self._place(each) for each in (unit, *unit.moves)]
         named = [pattern for i in outer if i is not None for pattern in self.inquest.patterns(i)]
         return named or self._inner(unit)
 
     def suspect(self, unit: Switched, error: float, found: Attribution) -> Suspect:
-        """The report on a node that makes an error if it is low alone."""
+        """The finding on a node to blame, which makes an error if it is low alone."""
         why = f"low alone it makes an error of {error:.2g}, all together make {found.whole:.2g}"
         i, maker = self._place(unit), self.inquest.maker
         if i is not None:
@@ -234,7 +234,7 @@ class _UnitNames:
         return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
 
     def _inner(self, unit: Switched) -> list[str]:
-        """Patterns by the names that the reference has for a node and its moves."""
+        """Patterns for a node to blame by the names that the reference has for it and its moves."""
         found = []
         for each in (unit, *unit.moves):
             named = (self.inquest.tracer.named(output) for output in each.outputs)

@@ -52,11 +52,11 @@ class Suspect:
 
     @property
     def suggestion(self) -> tuple[str, ...]:
-        """What to try, as options of `convert`."""
+        """What to try against a node to blame, as options of `convert`."""
         return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """A node to blame as plain data for JSON."""
         return {**asdict(self), "suggestion": self.suggestion}
 
 
@@ -97,7 +97,7 @@ class Inquest:
         return None
 
     def nonfinite_at(self, i: int) -> Suspect:
-        """The report on a node at which values stop being finite."""
+        """The finding on a node to blame, at which values stop being finite."""
         site, limit = self.tracer.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
@@ -132,7 +132,7 @@ class Inquest:
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
-        """The name of a stored tensor that a node reads and that holds NaN or inf; "" if there is none."""
+        """The name of a stored tensor that a traced node reads and that holds NaN or inf; "" if there is none."""
         for name, numbers in self.tracer.weights(site).items():
             array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
@@ -140,7 +140,7 @@ class Inquest:
         return ""
 
     def _vanishing(self, names: list[str]) -> list[int]:
-        """The nodes that made some values zero, back to the first that did."""
+        """The traced nodes that made some values zero, back to the first that did."""
         found: list[int] = []
         waiting = deque(names)
         while waiting:
@@ -187,7 +187,7 @@ class Inquest:
         return self.suspect(i, why, nodes)
 
     def magnified(self, i: int) -> str:
-        """The node behind a node by which the relative error grows most, in words; empty where it does not grow
+        """The traced node behind a node by which the relative error grows most, in words; empty where it does not grow
         fourfold: a logarithm, a quotient, a difference of large numbers."""
         waiting, met = deque([i]), {i}
         best, most = None, AMPLIFIES
@@ -216,7 +216,7 @@ class Inquest:
         return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
 
     def _source(self, name: str) -> str:
-        """The value that a name stands for before the Casts that the conversion added."""
+        """The traced value that a name stands for before the Casts that the conversion added."""
         i = self.maker.get(name)
         while i is not None and self._added(i):
             name = self.tracer.sites[i].inputs[0]
@@ -247,13 +247,13 @@ class Inquest:
         return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
 
     def _is_low(self, i: int) -> bool:
-        """Whether a node computes on low values; a constant is none that could be kept."""
+        """Whether a traced node computes on low values; a constant is none that could be kept."""
         site = self.tracer.sites[i]
         names = (*site.inputs, *site.outputs)
         return any(site.inputs) and not self._added(i) and any(self.tracer.dtypes.get(name) in LOW for name in names)
 
     def suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
-        """The report on a node, for a reason, with patterns that hold some nodes."""
+        """The finding on a node to blame, for a reason, with patterns that hold some nodes."""
         site = self.tracer.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
         origin = None if site.node else self._origin(site)
@@ -270,7 +270,7 @@ class Inquest:
         )  # fmt: skip
 
     def patterns(self, i: int) -> Iterator[str]:
-        """What names a node of the reference to `convert`."""
+        """What names a node to blame as a pattern for `convert --fp32`."""
         origin = self._origin(self.tracer.sites[i])
         if origin is not None:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))

@@ -15,9 +15,9 @@ from ...core.dataflow import NONE, Op, Value
 from ...core.graph import LOW, Graph
 from ...core.progress import Count
 from ...core.runnable import Site
-from ...formats.adapters import OnnxGraph
+from ...formats.adapters import OnnxGraph, load_onnx
 from ...formats.kinds import Model
-from ..graphs import flat_graph, load_onnx, reads_of
+from ..graphs import flat_graph, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.session import rewrite
 
@@ -37,12 +37,12 @@ class Extremes:
 
     @property
     def odd(self) -> int:
-        """How many elements are not finite."""
+        """How many elements of a traced value are not finite."""
         return self.infinite + self.nan
 
     @property
     def absmax(self) -> float:
-        """The largest magnitude."""
+        """The largest magnitude of a traced value."""
         return max(abs(self.smallest or 0.0), abs(self.largest or 0.0))
 
 
@@ -66,7 +66,7 @@ UNSEEN = Observed(Extremes(None, None, 0, 0))
 
 
 def compared(value: Result, twin: Result | None) -> Observed:
-    """What is seen of a value beside the reference's: ranges of both, relative error, mismatches."""
+    """What is seen of a traced value beside the reference's: ranges of both, relative error, mismatches."""
     got = _numbers(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
@@ -89,13 +89,13 @@ def compared(value: Result, twin: Result | None) -> Observed:
 
 
 def _numbers(value: Any) -> Array:
-    """A value as float32 or float64, in which differences are taken."""
+    """A traced value as float32 or float64, in which differences are taken."""
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
 def _extremes(array: Array) -> Extremes:
-    """Extremes of the finite numbers, and how many are infinite or NaN."""
+    """Extremes of a traced value's finite numbers, and how many are infinite or NaN."""
     if not array.size:
         return Extremes(None, None, 0, 0)
     ends = float(array.min()), float(array.max())  # NaN where there is one
@@ -116,21 +116,21 @@ class Trace:
     values: Mapping[str, Observed]
 
     def mismatches(self, name: str) -> bool:
-        """Whether a value is not finite somewhere where the reference is."""
+        """Whether a traced value is not finite somewhere where the reference is."""
         return self.values.get(name, UNSEEN).mismatches > 0
 
     def reach(self, name: str) -> float:
-        """The largest magnitude that a value has in the reference."""
+        """The largest magnitude that a traced value has in the reference."""
         found = self.values.get(name, UNSEEN).reference
         return 0.0 if found is None else found.absmax
 
     def lowest(self, name: str) -> float:
-        """The smallest number that a value has in the reference."""
+        """The smallest number that a traced value has in the reference."""
         found = self.values.get(name, UNSEEN).reference
         return 0.0 if found is None else found.smallest or 0.0
 
     def error(self, name: str) -> float | None:
-        """A value's relative error."""
+        """A traced value's relative error."""
         return self.values.get(name, UNSEEN).error
 
 
@@ -264,7 +264,7 @@ class Tracer:
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
     def _op(self, side: int, outputs: Iterable[str]) -> Op | None:
-        """The operator of a side that makes one of these outputs, None where names differ."""
+        """For a trace: the operator of a side that makes one of these outputs, None where names differ."""
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 

@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """The extent of numbers that come piece by piece."""
+        """The facts of a stored tensor's numbers, which come piece by piece."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -221,50 +221,19 @@ def _multiplied(values: Values, op: Op) -> Interval:
     return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
 
 
-def _norm_interval(values: Values, op: Op) -> Interval:
-    """The interval of a norm's result: over n elements it makes none larger than the root of n, before its scale and
-    bias."""
-    flow = values.flow
-    scale, bias = (values.of(v).size if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
-    if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
-        return UNKNOWN  # n is not known
-    return _within(math.sqrt(flow.weights.size(flow.values[op.inputs[1]])) * scale + bias)
-
-
-def _clipped(values: Values, op: Op) -> Interval:
-    """The operand's interval within the bounds of a Clip; the operand's own where a bound is not a known number."""
-    flow, own = values.flow, values.of(op.inputs[0])
-    ends = [flow.number(op, "min"), flow.number(op, "max")]
-    ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
-    numbers = [float(end) for end in ends if end is not None]
-    if len(numbers) != 2:
-        return Interval(own.low, own.high)
-    least, most = numbers
-    return Interval(min(max(own.low, least), most), max(min(own.high, most), least))
-
-
 DERIVATIONS = (
     Derivation(("shapes",), lambda traits, op: (), lambda values, op: UNKNOWN),
-    Derivation(("within_two",), lambda traits, op: (), lambda values, op: _within(2.0)),
-    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
+    Derivation(("within_two",), lambda traits, op: (), lambda values, op: Interval(-2.0, 2.0)),
+    Derivation(("signs",), lambda traits, op: (), lambda values, op: Interval(-1.0, 1.0, True)),
     Derivation(("fills",), lambda traits, op: (), lambda values, op: _of_array(fill(values.flow, op))),
     Derivation(("cancels",), lambda traits, op: op.inputs, _sum_interval),
     Derivation(("multiplies",), lambda traits, op: op.inputs, _multiplied),
     Derivation(("joins",), _joined, _moved_interval),
     Derivation(("lookups", "slices"), lambda traits, op: op.inputs, _moved_interval),
     Derivation(("moves", "conversions", "keeps_order"), lambda traits, op: op.inputs[:1], _moved_interval),
-    Derivation(("bounds",), lambda traits, op: op.inputs[:1], _clipped),
-    Derivation(
-        ("selects",), lambda traits, op: op.inputs[:1], lambda values, op: _within(values.of(op.inputs[0]).size)
-    ),
     Derivation((*ARITHMETIC, "roots"), lambda traits, op: op.inputs, lambda values, op: UNKNOWN),
 )
 """The first that applies counts. What is not said here may be known by its numbers alone."""
-
-
-def _within(size: float) -> Interval:
-    """The interval from -size to size."""
-    return Interval(-size, size)
 
 
 def _whole(intervals: Iterable[Interval]) -> bool:
@@ -315,7 +284,7 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
 
 
 def fill(flow: Dataflow, op: Op) -> Array:
-    """The number that an operator fills with."""
+    """For facts: the number that an operator fills with."""
     given = flow.attribute(op, "value")
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 

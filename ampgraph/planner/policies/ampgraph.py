@@ -7,7 +7,7 @@ from ...core.plan import Why
 from ...core.spellings import LEVELS
 from ...oplists.options import Options
 from ..assemble import DecidedModel
-from ..cut import Undecided
+from ..bounded import float32_units
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Verdict, Verdicts
 from ..facts.facts import Facts
 from ..order import REPORTS, Judgement, judge
@@ -35,9 +35,7 @@ def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
     preferred = judgement.found.prefer_float32
-    verdicts |= {
-        root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in Undecided(judgement.task).float32_units()
-    }
+    verdicts |= {root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in float32_units(judgement.task)}
     return verdicts, True
 
 

@@ -54,7 +54,7 @@ class ForwardTypes(ABC):
         """Why a slot is float32, or an empty text."""
 
     def is_low(self, unit: int) -> bool:
-        """Whether the unit is low so far."""
+        """Whether the unit is low so far, by the policy."""
         return self.low[self.flow.find(unit)]
 
     def make_float32(self, unit: int, why: str) -> bool:
@@ -90,7 +90,7 @@ class ForwardTypes(ABC):
         return value.unit != NONE and self.is_low(value.unit)
 
     def operands(self, op: Op, unit: int) -> list[Value]:
-        """The values that an operator reads through one of its slots."""
+        """For a policy: the values that an operator reads through one of its slots."""
         root = self.flow.find(unit)
         found = []
         for source in dict.fromkeys(op.inputs):
@@ -107,14 +107,14 @@ class ForwardTypes(ABC):
         return self.float32_among(op, strong or operands)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
-        """Which operands are float32, in words; "" if none is."""
+        """For a policy's reason: which operands are float32, in words, by the first of them; "" if none."""
         if not operands:
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
         return f"'{wide.name}' comes as float32" if wide else ""
 
     def roundings(self) -> list[Rounding]:
-        """Float32 values that readers in float32 get rounded to low in between."""
+        """By a policy: float32 values that readers in float32 get rounded to low in between."""
         found = []
         for value in self.flow.values:
             if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
@@ -126,16 +126,16 @@ class ForwardTypes(ABC):
         return found
 
     def _reads_high(self, use: Use) -> bool:
-        """Whether an operator reads float32 here, with no Cast of the file in between."""
+        """For a policy: whether an operator reads float32 here, with no Cast of the file in between."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
-        """Whether a float32 reader gets a float32 value rounded."""
+        """By a policy: whether a float32 reader gets a float32 value rounded."""
         return False
 
 
 def typed(types: ForwardTypes) -> Verdicts:
-    """The types that have flowed forward, as verdicts of a list, each with why."""
+    """A policy's types that have flowed forward, as verdicts of a list, each with why."""
     flow, verdicts = types.flow, dict[int, Verdict]()  # by representative: the last of its units has the reason
     for unit in flow.units:
         root = flow.find(unit.id)

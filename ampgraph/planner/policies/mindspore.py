@@ -57,7 +57,7 @@ _ELSE = {
 
 
 def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
-    """MindSpore's own rules at a level, cells first, or those for a name or glob.
+    """The policy MindSpore as rows of `lists`: its rules at a level, cells first, or those for a name or glob.
 
     An operator without a rule of its own comes with the cells whose rule speaks of it. Raises AmpError AMP309 for a
     name that is neither an operator nor a cell of MindSpore's.
@@ -87,17 +87,17 @@ def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListR
 
 
 def _names_operator(wanted: str, name: str) -> bool:
-    """Whether what a user wrote names an operator, as a glob or whatever its case."""
+    """For rows of the policy MindSpore: whether what a user wrote names an operator, as a glob or whatever its case."""
     return name.lower() == wanted.lower() or fnmatch.fnmatchcase(name, wanted)
 
 
 def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
-    """A row of `ampgraph lists` for something that is decided by cells or rules, not by the operator's list."""
+    """A row of the policy MindSpore in `lists`, for what cells or rules decide, not the operator's list."""
     return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
 
 
 def _rule_rows(level: str) -> list[ListRow]:
-    """Every rule of a level, with the line that says it."""
+    """The rows of the policy MindSpore in `lists` for a level's rules, with the line that says each."""
     file = read_file(data_folder() / "mindspore.toml")
     rows = []
     for place, sort, cls, at_level, reason in _RULES[level]:
@@ -127,7 +127,7 @@ def _other_names(wanted: str, cells: Iterable[str]) -> str:
 
 
 def by_operator(lists: OpLists, level: Level) -> ByOperator:
-    """What becomes of each operator. Raises AmpError AMP303 where MindSpore goes by cell."""
+    """Exported lists of the policy MindSpore: what becomes of each operator. AmpError AMP303 where it goes by cell."""
     rules = load_mindspore_rules()
     named = rules.white_operators | rules.auto_white | rules.auto_black
     at = _verdicts_at(lists, level)

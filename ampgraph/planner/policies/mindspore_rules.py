@@ -67,7 +67,7 @@ class Rules(ForwardTypes):
         return self.options.lists.traits.has(op.role, "casts")
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
-        """Whether a reader gets a value rounded: one outside the network only what the network gives."""
+        """Whether MindSpore gives a reader a value rounded: one outside the network only what the network gives."""
         if use.op != NONE and self.flow.ops[use.op].held:
             maker = self.flow.writer(value.id)
             if maker is None or maker.held or maker.follows != NONE or maker.adds_for != NONE:
@@ -81,7 +81,7 @@ class Rules(ForwardTypes):
     # -- what cells make -----------------------------------------------------------------------------------------------
 
     def parameters(self, op: Op) -> Iterator[tuple[str, str]]:
-        """(owner, name) of the parameters that an operator reads: ``encoder.norm``, ``gamma``."""
+        """(owner, name) of the MindSpore parameters that an operator reads: ``encoder.norm``, ``gamma``."""
         for source in op.inputs:
             if source != NONE and self.flow.values[source].parameter:
                 owner, _, name = self.flow.values[source].name.rpartition(".")
@@ -92,7 +92,7 @@ class Rules(ForwardTypes):
         return ()
 
     def reads_low(self, use: Use) -> bool:
-        """Whether an operator reads through this use in the low type."""
+        """Whether MindSpore has an operator read through this use in the low type."""
         return use.unit != NONE and self.is_low(use.unit)
 
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
@@ -211,7 +211,7 @@ class O3(Rules):
         return self.is_range(value) and not self.inside(op)
 
     def is_range(self, value: Value) -> bool:
-        """Whether a constant counts in whole steps."""
+        """Whether a constant of a MindSpore network counts in whole steps."""
         if value.id not in self._ranges:
             self._ranges[value.id] = _counts_in_steps(self.flow, value)
         return self._ranges[value.id]
@@ -229,8 +229,9 @@ class O3(Rules):
         return not cells or cells[-1][1] not in self.rules.layers
 
     def _enters(self, maker: Op, reader: int) -> bool:
-        """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
-        cell does not, and a Python operator stands where its scope says if another operand is made there too."""
+        """Whether a reader stands in a MindSpore cell that the maker is outside of: such a cell casts what it is given.
+        A black cell does not, and a Python operator stands where its scope says if another operand is made there too.
+        """
         op = forward_of(self.flow, self.flow.ops[reader])
         black = self.black(op)
         inner = black[:-1] if black else self.cells[reader]
@@ -264,7 +265,7 @@ class O2(O3):
     """MindSpore's level O2: as O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
-        """The black cell that an operator is in, for a gradient its forward operator; empty for none."""
+        """The black cell of MindSpore that an operator is in, for a gradient its forward operator; empty for none."""
         op = forward_of(self.flow, op)
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
@@ -341,7 +342,7 @@ Cell = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=1024)
 def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
-    """What the owners of a cell's parameters look like."""
+    """What the owners of a MindSpore cell's parameters look like."""
     parts = [r"(?:^|(?<=\.))" if cells else "^"]
     for name, kind in cells:
         if kind in containers:
@@ -352,8 +353,8 @@ def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[st
 
 
 def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
-    """The cells around every operator. What is given a cell's value and hands it back to that cell is called there,
-    unless its own cell is inside: a value that leaves a cell does not come back."""
+    """The MindSpore cells around every operator. What is given a cell's value and hands it back to that cell is called
+    there, unless its own cell is inside: a value that leaves a cell does not come back."""
     cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
     for op in flow.ops:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
@@ -378,28 +379,28 @@ def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: 
 
 
 def _is_inside(cells: Cell, home: Cell) -> bool:
-    """Whether the cells around an operator are those of ``home``, or inside them."""
+    """Whether the MindSpore cells around an operator are those of ``home``, or inside them."""
     return cells[: len(home)] == home
 
 
 def paths(cells: Cell, containers: Set[str]) -> set[str]:
-    """What the names of a cell's own parameters begin with: with its lists, or without them."""
+    """What the names of a MindSpore cell's own parameters begin with: with its lists, or without them."""
     return {".".join(name for name, kind in cells if kind not in left_out) for left_out in (containers, frozenset())}
 
 
 def is_of(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner``, which has a parameter, is the last one of ``cells``."""
+    """Whether ``owner``, which has a parameter, is the last one of MindSpore's ``cells``."""
     return _owner_pattern(cells, containers, "$").search(_owner_prefix(owner)) is not None
 
 
 def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner``, which has a parameter, is the last one of ``cells`` or inside it; else it handed the parameter
-    down."""
+    """Whether ``owner``, which has a parameter, is the last one of MindSpore's ``cells`` or inside it; else it handed
+    the parameter down."""
     return _owner_pattern(cells, containers, "").search(_owner_prefix(owner)) is not None
 
 
 def _owner_prefix(owner: str) -> str:
-    """The attribute path of a cell as it stands before a parameter's name; empty for the network itself."""
+    """The attribute path of a MindSpore cell as it stands before a parameter's name; empty for the network itself."""
     return f"{owner}." if owner else ""
 
 
@@ -410,7 +411,7 @@ OWN_CLASS = "the network's own class"
 
 
 def notes(rules: Rules) -> list[Note]:
-    """All notes on a model whose units are settled."""
+    """All notes of the policy MindSpore on a model whose units are settled."""
     level = rules.options.level.name
     found = list(_given_low(rules, level)) if level != "O1" else list(_by_source(rules))
     if level in ("O1", "O2"):
@@ -423,7 +424,7 @@ def notes(rules: Rules) -> list[Note]:
 
 
 def _node_in_note(op: Op) -> str:
-    """How a note names an operator."""
+    """How a note of the policy MindSpore names an operator."""
     return op.name or op.kind
 
 
@@ -520,7 +521,7 @@ def _made_tensors(rules: O3) -> Iterator[Note]:
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
-    """Whether a constant is of one number, or goes in even steps: what `ops.ones` and `ops.linspace` make."""
+    """Whether a MindSpore network's constant is one number, or goes in even steps, as of `ops.ones`, `ops.linspace`."""
     array = rules.flow.weights.array(value)
     if array is None or array.size < 2:
         return False

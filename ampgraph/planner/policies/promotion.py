@@ -48,7 +48,8 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
 
 
 def _call_of_node(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
-    """The call of a node: that of the outermost module that a list names, and in it what hangs together; else its own.
+    """The framework's call that a node is of: that of the outermost module that a list names, and in it what hangs
+    together; else its own.
 
     A module that is called twice is two calls, as nothing leads from one to the other.
     """
@@ -161,20 +162,22 @@ class PromotedTypes(ForwardTypes):
         return origin.names[-1] if origin else op.kind
 
     def strong(self, op: Op, operands: Sequence[Value]) -> list[Value]:
-        """The operands that decide where types differ: tensors with dimensions before those without, numbers last."""
+        """By a framework's promotion: the operands that decide where types differ: tensors with dimensions before those
+        without, numbers last."""
         ranked: dict[int, list[Value]] = {}
         for value in operands:
             ranked.setdefault(self.rank(op, value), []).append(value)
         return ranked[max(ranked)] if ranked else []
 
     def rank(self, op: Op, value: Value) -> int:
-        """2 for a tensor with dimensions, 1 for one without, 0 for a number."""
+        """By a framework's promotion: 2 for a tensor with dimensions, 1 for one without, 0 for a number."""
         if self.is_number(op, value):
             return 0
         return 1 if self.flow.shape(value.id) == () else 2
 
     def is_number(self, op: Op, value: Value) -> bool:
-        """Whether a stored tensor is what the exporter made of a number: no parameter, buffer or tensor of the call.
+        """For a framework's promotion: whether a stored tensor is what the exporter made of a number: no parameter,
+        buffer or tensor of the call.
 
         In a file that names no calls: one without dimensions, or of one element and without the path of a parameter.
         """

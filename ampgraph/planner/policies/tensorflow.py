@@ -51,7 +51,7 @@ class Item:
 
     @property
     def spreads(self) -> bool:
-        """Whether paint may reach it through its neighbours."""
+        """Whether TensorFlow's paint may reach it through its neighbours."""
         return self.free and self.admits and self.has_kernel
 
 
@@ -64,8 +64,8 @@ class Painted:
 
 
 def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
-    """Paints items, which are in the order of the model. ``forced``: what is a seed whatever its class; then nothing is
-    denied (UNSAFE_FORCE_ALL)."""
+    """Paints items as TensorFlow does, in the order of the model. ``forced``: what is a seed whatever its class; then
+    nothing is denied (UNSAFE_FORCE_ALL)."""
     painted = Painted()
     for number, item in enumerate(items):
         if item.free and (item.cls == ALLOW or number in forced):
@@ -85,14 +85,15 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
 
 
 def _spread_deny(items: Sequence[Item], painted: Painted) -> None:
-    """Marks as denied: deny operators, and what follows them through clear and infer, up to the last deny or infer."""
+    """As TensorFlow paints: marks as denied: deny operators, and what follows them through clear and infer, up to the
+    last deny or infer."""
     up = _reached(_items_of(items, DENY, INFER), lambda n: items[n].cls == CLEAR, lambda n: items[n].before)
     found = _reached(_items_of(items, DENY), up.__contains__, lambda n: items[n].after)
     painted.denied.update((number, number if items[number].cls == DENY else root) for number, root in found.items())
 
 
 def _paint_between(items: Sequence[Item], painted: Painted) -> None:
-    """Paints clear and infer between two seeds low."""
+    """As TensorFlow paints: clear and infer between two seeds become low."""
 
     def enters(number: int) -> bool:
         return number not in painted.denied and items[number].spreads and items[number].cls in (CLEAR, INFER)
@@ -104,7 +105,7 @@ def _paint_between(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _paint_after(items: Sequence[Item], painted: Painted) -> None:
-    """Paints infer that follows low, in model order, unless its first operand is denied."""
+    """As TensorFlow paints: infer that follows low becomes so, in model order, unless its first operand is denied."""
     low, denied = painted.low, painted.denied
     for number, item in enumerate(items):
         if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
@@ -115,7 +116,7 @@ def _paint_after(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
-    """Paints clear next to low, forwards and backwards."""
+    """As TensorFlow paints: clear next to low becomes so, forwards and backwards."""
 
     def enters(number: int) -> bool:
         item = items[number]
@@ -126,15 +127,15 @@ def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
-    """The numbers of the items of some classes."""
+    """As TensorFlow paints: the numbers of the items of some classes."""
     return (number for number, item in enumerate(items) if item.cls in classes)
 
 
 def _reached(
     roots: Iterable[int], enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]
 ) -> dict[int, int]:
-    """Roots and all that is reached from them through what ``enters``, each item with the first root that does,
-    depth first."""
+    """As TensorFlow paints: roots and all that is reached from them through what ``enters``, each item with the first
+    root that does, depth first."""
     found: dict[int, int] = {}
     for root in roots:
         stack = [root]

@@ -6,9 +6,9 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
-from ...core.dataflow import NONE, Dataflow, Op
+from ...core.dataflow import NONE, Op
 from ...core.plan import Why
 from ...oplists.kernels import Kernels
 from ..decisions import ACCURACY, Decisions, Hold
@@ -57,17 +57,11 @@ def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]
     known.remove(NONE)
     low = facts.options.dtype
     for op in read:
-        limit = LARGE if regions.classes[op.id] != "allow" or _is_read_beside(flow, op, known) else PRODUCT
+        limit = PRODUCT if regions.classes[op.id] == "allow" else LARGE
         small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
         slots = (slot.split("@")[0] for slot in op.slots)
         if small and op.slots and not all(fallback.computes(op.kind, flow.opset, slot, low) for slot in slots):
             yield op
-
-
-def _is_read_beside(flow: Dataflow, op: Op, known: Set[int]) -> bool:
-    """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
-    uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
-    return any(use.op == NONE or not known >= set(flow.ops[use.op].outputs[:1]) for use in uses)
 
 
 def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:

@@ -10,24 +10,24 @@ from .rule import Findings, Sight, runs
 
 
 def channels_by_3(groups: int, outputs: int, channels: int, *kernel: int) -> str:
-    """Why WebGPU computes a convolution wrongly whose channels it reads three at a time where it writes four; "" where
-    it does not."""
+    """Why WebGPU computes a convolution wrongly, for a rule's note: it reads channels three at a time where it writes
+    four; "" where it does not."""
     found = groups == 1 and max(kernel, default=1) > 1 and outputs % 4 == 0 and channels > 3
     text = f"a kernel larger than 1 over {channels} channels, a multiple of 3 and not of 4"
     return text if found and channels % 3 == 0 and channels % 4 > 0 else ""
 
 
 def groups_by_4(groups: int, outputs: int, *_: int) -> str:
-    """Why WebGPU computes a convolution wrongly of which it writes four outputs at a time, those of the next group
-    among them; "" where it does not."""
+    """Why WebGPU computes a convolution wrongly, for a rule's note: it writes four outputs at a time, those of the next
+    group among them; "" where it does not."""
     each = outputs // groups
     text = f"{groups} groups of {each} outputs each, more than 4 and not a multiple of 4"
     return text if groups > 1 and each > 4 and each % 4 > 0 else ""
 
 
 def even_groups_into_one(groups: int, channels: int, outputs: int, *_: int) -> str:
-    """Why WebGPU computes a ConvTranspose wrongly of which it reads two channels at a time, counted from those of the
-    first group; "" where it does not."""
+    """Why WebGPU computes a ConvTranspose wrongly, for a rule's note: it reads two channels at a time, counted from
+    those of the first group; "" where it does not."""
     each = channels // groups
     text = f"{groups} groups of {each} channels each, an even number, into one output each"
     return text if groups > 1 and outputs == 1 and each % 2 == 0 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
@@ -14,9 +14,9 @@ from ..decisions import ACCURACY, VALIDITY, Hold
 from ..facts.facts import Facts
 
 
-def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
-    """A function that gives what is held in float32 of and around an operator whose kernel fails here: by an attribute,
-    on the target or where that falls back to, else by what the operator is and what is around it."""
+def broken_kernels(facts: Facts) -> Mapping[str, Callable[[Op], Iterator[Hold]]]:
+    """By kind of operator whose kernel may fail here, a function that gives what is held in float32 of and around one:
+    by an attribute, on the target or where that falls back to, else by what the operator is and what is around it."""
     options, breakable = facts.options, _breakable(facts.options.kernels)
     asked = touched(facts.flow, options.fp32) if options.kernels.behind_cast else ()
 
@@ -34,7 +34,8 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
         if options.level.fp32 != "low" and broken.mask_below and facts.masks.broken_number(op):
             yield from _made_for(facts, op)
 
-    return holds
+    kernels = options.kernels
+    return dict.fromkeys((*breakable, *kernels.broken, *kernels.behind_cast), holds)
 
 
 def _faults(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:

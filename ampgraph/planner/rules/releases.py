@@ -14,7 +14,6 @@ from ...core.plan import Why
 from ..decisions import FREE, HIGH, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
-from ..scales import scaled_results
 from .rule import Findings, Sight, runs
 
 WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
@@ -33,11 +32,10 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
-    behind -= scaled_results(facts, behind)
     roots = {root for op in behind for root in guarded.units_of(facts.flow.ops[op])}
-    units = {unit for unit, root in enumerate(guarded.roots) if root in roots}
+    deciding = {facts.flow.units[unit].op for unit, root in enumerate(guarded.roots) if root in roots} - {NONE}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
-    for op in (op for op in facts.flow.ops if units and not units.isdisjoint(op.slots.values())):
+    for op in map(facts.flow.ops.__getitem__, sorted(deciding)):
         own = WORTH[regions.classes[op.id]] if op.id in behind else 1
         for root in roots & guarded.units_of(op):
             factors[root] = max(factors.get(root, -1), own)
@@ -105,6 +103,8 @@ def once(sight: Sight, decided: Decisions) -> Findings:
     """A float32 result has more than twice the digits of a low one, and two more: rounding it again is innocuous (S. A.
     Figueroa, When is double rounding innocuous?, 1995), unless it is smaller than the low type's normal numbers."""
     flow, classes = sight.facts.flow, sight.regions.classes
+    if sight.facts.options.level.infer != "float32":
+        return Findings()
     why = Why("once", "reads and is read low alone: rounded once, to the same bits")
     shared, found = Counter(decided.roots), dict[int, Why]()
     for op in flow.with_roles(sight.facts.traits.operators("rounds_once")):

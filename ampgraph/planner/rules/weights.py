@@ -63,7 +63,7 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
 
 
 class _Reader:
-    """Reads the tensors that somebody reads low, and holds readers."""
+    """Of the rule on stored tensors: reads those that somebody reads low, and holds readers."""
 
     def __init__(self, facts: Facts, decided: Decisions) -> None:
         self.facts, self.decided = facts, decided
@@ -73,7 +73,8 @@ class _Reader:
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
-        """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
+        """Rule on stored tensors: every one of float32 that matters, or is filled, with its extent; heeds what it
+        holds."""
         flow = self.facts.flow
         filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
@@ -91,7 +92,7 @@ class _Reader:
         )
 
     def may_floor(self, value: Value) -> bool:
-        """Whether a tensor is stored, or filled with one number that the file holds."""
+        """Rule on stored tensors: whether one is stored, or filled with one number that the file holds."""
         writer = self.facts.flow.writer(value.id)
         fills = writer is not None and self.facts.traits.has(writer.role, "fills")
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
@@ -101,7 +102,7 @@ class _Reader:
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _converted(self) -> dict[int, Array]:
-        """What is made float32 of small stored tensors of wider ranges: its numbers."""
+        """Rule on stored tensors: the numbers that are made float32 of small ones of wider types."""
         flow, found = self.facts.flow, dict[int, Array]()
         for op in flow.with_roles(self.facts.traits.operators("conversions")):
             item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
@@ -125,7 +126,7 @@ class _Reader:
 
 
 def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
-    """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
+    """The rules' masks: the constants that have to be floored: somebody reads them low on the way to their Softmax."""
     values = facts.flow.values
     made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
     return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
@@ -141,5 +142,5 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
 
 
 def _percent(share: float) -> str:
-    """A share as a percentage, with enough digits that a few elements are not 0 %."""
+    """For a rule's note: a share as a percentage, with enough digits that a few elements are not 0 %."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"

@@ -50,7 +50,7 @@ def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
 
 
 def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """The symbols of a unit that repeats: the shortest, and of those the one with the longest run."""
+    """Picture: the symbols of a unit of nodes that repeats: the shortest, and of those the one with the longest run."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
     ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
@@ -64,7 +64,7 @@ def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, 
 
 
 def _longest_run(alike: Array) -> tuple[int, int]:
-    """Start and length of the longest run of true values in an array."""
+    """For the picture, which folds what repeats: start and length of the longest run of true values in an array."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):
@@ -74,8 +74,8 @@ def _longest_run(alike: Array) -> tuple[int, int]:
 
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """The number of operators by which to shift blocks so that the fewest values pass from one to the next; two blocks
-    are left at least."""
+    """Picture: the number of operators by which to shift blocks so that the fewest values pass from one to the next;
+    two blocks are left at least."""
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)
@@ -85,8 +85,8 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
 
 
 def _units_replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
-    """The row of operators with every occurrence of ``unit`` as one token; those that follow one another become one
-    with parts."""
+    """Picture: the row of operators with every occurrence of ``unit`` as one token; those that follow one another
+    become one with parts."""
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

@@ -49,7 +49,7 @@ def folded(
     paths: Sequence[tuple[str, ...]], labels: Sequence[str], kinds: Sequence[str] = (), cuts: Sequence[int] = (),
     width: int = WIDTH,
 ) -> Folders:  # fmt: skip
-    """Folders of nodes by the path of each, in their order; no folder has more than ``width`` entries.
+    """Picture: folders of nodes by the path of each, in their order; no folder has more than ``width`` entries.
 
     A longer one is folded into the blocks that repeat in it, by the ``kinds`` of nodes and by how many values pass in
     front of each (``cuts``); what is too long still into runs of neighbours, named by the first and the last."""
@@ -79,7 +79,7 @@ def folded(
 def _repeating(
     entries: list[_DrawnFolder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_DrawnFolder | int]:  # fmt: skip
-    """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
+    """Picture: entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
     told = [_entry_kinds(entry, kinds) for entry in entries]
     row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
     units: dict[int, str] = {}
@@ -103,23 +103,23 @@ def _repeating(
 
 
 def _letters(number: int) -> str:
-    """A number as letters for a folder's name: A, B ... Z, AA, AB ..."""
+    """Picture: a number as letters for a folder's name: A, B ... Z, AA, AB ..."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
 def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
-    """The kind of a node, or of a folder the nested kinds of what is in it; equal for entries that look alike."""
+    """Picture: the kind of a node, or of a folder the nested kinds in it; equal for entries that look alike."""
     return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 
 def _first_node(entry: _DrawnFolder | int) -> int:
-    """The first node inside a drawn entry, which is a node or a folder."""
+    """Picture: the first node inside a drawn entry, which is a node or a folder."""
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
 def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """The drawn entries, at most ``width``: neighbours are folded into folders of one size."""
+    """Picture: the drawn entries, at most ``width``: neighbours are folded into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -128,13 +128,13 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
-    """A drawn folder for some neighbours, named after its first and last one."""
+    """Picture: a drawn folder for some neighbours, named after its first and last one."""
     first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _DrawnFolder(f"{first} … {last}", entries=entries)
 
 
 def _entry_label(entry: _DrawnFolder | int, labels: Sequence[str]) -> str:
-    """The name of a node or folder; of a folder of neighbours that of the last."""
+    """Picture: the name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
     first, _, last = entry.name.partition(" … ")
@@ -205,7 +205,7 @@ class Drawing:
 
 
 def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
-    """The drawing of a dataflow: its nodes as boxes in folders, and edges between them.
+    """Picture: the drawing of a dataflow: its nodes as boxes in folders, and edges between them.
 
     Args:
         reasons: of nodes whose file does not say why; a node that is in both says what is given here.
@@ -214,7 +214,7 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
 
 
 class _GraphArtist:
-    """Draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
+    """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
 
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
@@ -250,7 +250,7 @@ class _GraphArtist:
         return found
 
     def _cuts(self) -> list[int]:
-        """How many values pass in front of each node: a block is best cut where they are few."""
+        """Picture: how many values pass in front of each node: a block is best cut where they are few."""
         last: dict[int, int] = {}
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
@@ -291,13 +291,13 @@ class _GraphArtist:
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._output_name(op))
 
     def _output_name(self, op: Op) -> str:
-        """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
+        """Picture: the output's name by which a runtime's graph knows the node; "" in functions, which rename it."""
         if not op.outputs or op.outputs[0] == NONE or self._is_in_function(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
     def _is_in_function(self, scope: int) -> bool:
-        """Whether a scope is a function's, or inside one."""
+        """Picture: whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
         return home.kind == "function" or (
             home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
@@ -320,7 +320,7 @@ class _GraphArtist:
         return self.bodies[scope]
 
     def _connect(self, value: int, target: int) -> None:
-        """Draws what a node reads, from the node that made it, through the Casts between them."""
+        """Picture: draws what a node reads, from the node that made it, through the Casts between them."""
         if value == NONE:
             return
         values, read = self.flow.values, self.flow.values[value]
@@ -342,6 +342,6 @@ class _GraphArtist:
 
 
 def parted(text: str) -> tuple[str, str]:
-    """A node's reason, as files say it, as (rule, why)."""
+    """A node's reason, as files say it, as the picture shows it: (rule, why)."""
     rule, _, why = text.partition(": ")
     return rule, why

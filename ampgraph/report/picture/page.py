@@ -116,7 +116,7 @@ class Page:
         return {bar.label: most[bar.label.split()[0]] for bar in self.bars}
 
     def _heat(self) -> Json:
-        """The number of each node that has one, None where nothing was measured."""
+        """For the picture's page: the number of each node that has one, None where nothing was measured."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
@@ -136,7 +136,7 @@ class _TextTable:
 
 @cache
 def asset(name: str) -> str:
-    """A script or style sheet of the package, as text to go into a page."""
+    """A script or style sheet for a picture's page, as text to go into it."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -249,7 +249,7 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
 
 
 def _reasons_in_metadata(seen: Seen) -> Reasons:
-    """Reasons from the model's metadata, for a file whose IR version has none for nodes."""
+    """Picture: reasons from the model's metadata, for a file whose IR version has none for nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: parted(text) for name, text in notes.items()})
 
@@ -280,6 +280,7 @@ DATA = "page.json"
 
 
 def webgpu_page(data: JsonObject) -> dict[str, str]:
-    """The page by file name; ``data``: models, samples and what `verify` found, as `webgpu.mjs` reads them."""
+    """The page of `verify --webgpu-page` by file name; ``data``: models, samples and what `verify` found, as
+    `webgpu.mjs` reads them."""
     texts = {name: asset(held) for name, held in WEBGPU.items()}
     return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}

@@ -53,7 +53,7 @@ def _figure(
     name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int],
     measured: Sequence[tuple[int, float]],
 ) -> str:  # fmt: skip
-    """One curve of a training on the page, with what was measured as dots; empty where nothing is known of it."""
+    """Page of `train`: one curve, with what was measured as dots; empty where nothing is known of it."""
     found = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (axis == "linear" or y > 0)]
     if not found:
         return ""
@@ -87,7 +87,7 @@ def _figure(
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `POINTS` points: of each piece the least and the largest, so that no peak is lost."""
+    """Page of `train`: at most `POINTS` points of a curve: of each piece the least and the largest: no peak is lost."""
     if len(points) <= POINTS:
         return points
     size = math.ceil(2 * len(points) / POINTS)

@@ -85,7 +85,7 @@ class Bias(RewriteRule):
 
 
 def _added_to(flow: Dataflow, known: Traits, product: Op) -> Op | None:
-    """The one reader of a product without a bias, if it adds or takes away a stored number for each channel."""
+    """Rewrite `bias`: the one reader of a product without a bias that adds or subtracts a stored number by channel."""
     places, weights = known.positions(product.role, "biased"), product.inputs[1:]
     if not places or (len(product.inputs) > places[0] and product.inputs[places[0]] != NONE):
         return None
@@ -101,17 +101,17 @@ def _added_to(flow: Dataflow, known: Traits, product: Op) -> Op | None:
 
 
 def _constant(product: Op, after: Op) -> int:
-    """What is added to a product's result."""
+    """Rewrite `bias`: what is added to a product's result."""
     return next((v for v in after.inputs if v != product.outputs[0]), NONE)
 
 
 def _root(flow: Dataflow, known: Traits, value: int) -> int:
-    """A value before identities."""
+    """Rewrite `bias`: a value before identities."""
     return source(flow, value, known.operators("nothing_in_inference"))
 
 
 def _channels(flow: Dataflow, known: Traits, product: Op) -> int:
-    """How many channels a product makes; 0 where that is not known."""
+    """Rewrite `bias`: how many channels a product makes; 0 where that is not known."""
     shape = flow.shape(_root(flow, known, product.inputs[1]))
     rows, columns = (size if isinstance(size, int) else 0 for size in (shape or (0, 0))[:2])
     group = flow.integers(product, "group") or [1]
@@ -119,7 +119,7 @@ def _channels(flow: Dataflow, known: Traits, product: Op) -> int:
 
 
 def _by_channel(flow: Dataflow, known: Traits, constant: int, product: Op) -> bool:
-    """Whether a stored tensor is one number, or one for each channel of what a product makes."""
+    """Rewrite `bias`: whether a stored tensor is one number, or has one for each channel of a product."""
     array, shape = flow.weights.array(flow.values[constant], MOST), flow.shape(_root(flow, known, product.inputs[1]))
     if array is None or shape is None or array.dtype.kind != "f" or len(shape) < max(array.ndim, 3):
         return False
@@ -129,7 +129,7 @@ def _by_channel(flow: Dataflow, known: Traits, constant: int, product: Op) -> bo
 
 
 def _idle(flow: Dataflow, known: Traits, product: Op, after: Op) -> Iterator[Op]:
-    """Identities in front of the constant, beside the product, that nothing reads once their reader is gone."""
+    """Rewrite `bias`: identities in front of the constant, beside the product, that nothing will read."""
     for op in passed(flow, _constant(product, after), known.operators("nothing_in_inference")):
         if len(flow.uses[op.outputs[0]]) != 1 or op.scope != product.scope:
             return

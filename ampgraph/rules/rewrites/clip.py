@@ -77,7 +77,7 @@ class MaxAndMin(RewriteRule):
 
 
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:
-    """The lower and the upper bound of a Clip; None for one that is not known, infinite for one that is not there."""
+    """Rewrite of a Clip: its lower and upper bound; None for one that is not known, infinite for none."""
     if len(op.inputs) == 1:
         given = [flow.number(op, name) for name in ("min", "max")]
         return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]
@@ -97,7 +97,7 @@ def _lacks_a_kernel(known: Known, op: Op) -> bool:
 
 
 def _has_low_bounds(known: Known, op: Op) -> bool:
-    """Whether the bounds are known, numbers of the low type, and in order."""
+    """Rewrite of a Clip: whether its bounds are known, numbers of the low type, and in order."""
     limits = bounds(known.flow, op)
     numbers = [bound for bound in limits if bound is not None]
     bound = [n for n in numbers if abs(n) < UNBOUND]

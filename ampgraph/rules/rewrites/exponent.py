@@ -175,8 +175,8 @@ def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[i
 
 
 def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
-    """The edit of a product: its stored operand (else the second) takes the difference of exponents; what is added
-    takes the result's."""
+    """Rewrite `exponent`: the edit of a product: its stored operand (else the second) takes the difference of
+    exponents; what is added takes the result's."""
     divides = known.has(op.role, "divides")
     left = out - given[0] - given[1] * (-1 if divides else 1)
     first = _is_scaling(known, op) and flow.values[op.inputs[0]].weight
@@ -187,12 +187,12 @@ def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: in
 
 
 def _is_scaling(known: Traits, op: Op) -> bool:
-    """Whether an operator multiplies or divides two operands."""
+    """Rewrite `exponent`: whether an operator multiplies or divides two operands."""
     return known.has(op.role, "scalings") and len(op.inputs) == 2
 
 
 def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
-    """Whether the result is scaled as the data are, f(a x) = a f(x); a Clip or Pad with numbers of its own is not."""
+    """Rewrite `exponent`: whether the result is scaled as the data, f(a x) = a f(x); no Clip or Pad by own numbers."""
     old = known.has(op.role, "bounds") or known.has(op.role, "pads")
     own = any(flow.number(op, name) is not None for name in ("min", "max", "value"))
     reduces = known.has(op.role, "joins") and flow.attribute(op, "reduction") not in (None, "none", b"none", "add")
@@ -200,7 +200,7 @@ def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
 
 
 def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
-    """The p of an operator that computes x^p, from its exponent or its kind; None for any other."""
+    """Rewrite `exponent`: the p of an operator that computes x^p, from its exponent or its kind; None for any other."""
     if known.has(op.role, "roots"):
         return 0.5
     if known.has(op.role, "divides") and len(op.inputs) == 1:
@@ -210,13 +210,13 @@ def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
 
 
 def _epsilon(flow: Dataflow, op: Op) -> float:
-    """The epsilon of a norm, as float32 has it; ONNX's own where none is given."""
+    """Rewrite `exponent`: the epsilon of a norm, as float32 has it; ONNX's own where none is given."""
     given = flow.number(op, "epsilon")
     return 1e-5 if given is None else float(np.float32(given))
 
 
 def _around(flow: Dataflow, value: int) -> list[Op]:
-    """The operators that make and read a value."""
+    """Rewrite `exponent`: the operators that make and read a value."""
     writer = flow.writer(value)
     return [*([] if writer is None else [writer]), *flow.readers(value)]
 
@@ -236,7 +236,8 @@ class _Ends(Exception):
 
 
 class _Growth:
-    """Grows a group from one value. A degree is an exponent in units of the group's: a square has two."""
+    """Rewrite `exponent`: grows a group of values that are scaled together from one value. A degree is an exponent in
+    units of the group's: a square has two."""
 
     def __init__(self, known: Known) -> None:
         self.known, self.flow, self.traits = known, known.flow, known.traits
@@ -252,8 +253,8 @@ class _Growth:
                 self.makeable.update({*op.outputs} - {NONE})
 
     def around(self, seed: int, taken: Exponents) -> dict[int, int]:
-        """The degrees of the values that have to be scaled with ``seed``; none where they cannot be, and where one of
-        them is ``taken``: scaled by another group.
+        """The degrees of the values that have to be scaled with ``seed`` by the rewrite; none where they cannot be, and
+        where one of them is ``taken``: scaled by another group.
 
         A visit of all operators may force more values, further up: visits are repeated until no more are forced.
         """
@@ -271,7 +272,7 @@ class _Growth:
         return found if taken.keys().isdisjoint(found) and self.forced <= found.keys() else {}
 
     def holds(self, exponents: Exponents, new: Exponents) -> bool:
-        """Whether every operator around new values can be written so, by numbers that the low type holds as well."""
+        """In the scaled group: whether every operator around new values can be written so, by low numbers as well."""
         spoken, wide = named_ops(self.known), self.known.options.level.fp32 == "low"
         one = min(e for e in new.values() if e > 0)
         if any(not self._is_inner(v) for v in new) or (wide and len({*new.values()}) > 1):
@@ -286,13 +287,13 @@ class _Growth:
         return True
 
     def _is_inner(self, v: int) -> bool:
-        """Whether a value is made and read in the main graph alone."""
+        """In the scaled group: whether a value is made and read in the main graph alone."""
         value, uses = self.flow.values[v], self.flow.uses[v]
         made = value.dtype == FLOAT32 and not value.container and self.flow.writer(v) is not None and value.scope == 0
         return made and all(use.op != NONE and use.scope == 0 for use in uses)
 
     def _keeps(self, op: Op, place: int, exponent: int, inner: bool) -> bool:
-        """Whether an edit loses nothing. ``inner``: inside a norm, which is float32."""
+        """In the scaled group: whether an edit loses nothing. ``inner``: inside a norm, which is float32."""
         if place == EPSILON:
             return math.log2(_epsilon(self.flow, op)) - exponent > SMALLEST
         value = self.flow.values[op.inputs[place]]
@@ -308,7 +309,7 @@ class _Growth:
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def _may_make(self, op: Op) -> bool:
-        """Whether an operator can give its result with any exponent that is asked for, and all readers can take it."""
+        """In the scaled group: whether an operator's result can have any exponent, and all readers can take it."""
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
         if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
@@ -319,25 +320,25 @@ class _Growth:
         return self._absorbs(op)
 
     def _readers(self, op: Op) -> list[Op]:
-        """All who read what an operator makes."""
+        """In the scaled group: all who read what an operator makes."""
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
 
     def _is_ready(self, v: int) -> bool:
-        """Whether an operand can have another exponent: it is made so, or stored."""
+        """In the scaled group: whether an operand can have another exponent: it is made so, or stored."""
         return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
-        """The operands in which an operator is homogeneous."""
+        """In the scaled group: the operands in which an operator is homogeneous."""
         return [v for p, v in enumerate(op.inputs) if v != NONE and self.traits.at(op.role, "homogeneous", p)]
 
     def _absorbs(self, op: Op) -> bool:
-        """Whether a stored operand takes any exponent of the result."""
+        """In the scaled group: whether a stored operand takes any exponent of the result."""
         if any(self.traits.has(op.role, trait) for trait in ("rescales", "stored_statistics", "linear_in")):
             return len(op.inputs) > 1 and self.flow.values[op.inputs[1]].weight
         return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
 
     def _force(self, seed: int) -> None:
-        """Gives a value degree one, and with it whatever makes it."""
+        """In the scaled group: gives a value degree one, and with it whatever makes it."""
         work = [seed]
         while work:
             v = work.pop()
@@ -351,7 +352,7 @@ class _Growth:
                 work += [one for one in self._data(op) if one in self.makeable]
 
     def _visit(self, op: Op) -> None:
-        """Gives degrees to what an operator makes."""
+        """In the scaled group: gives degrees to what an operator makes."""
         given = [self.degrees.get(v, 0) for v in op.inputs]
         wanted = any(v in self.forced for v in op.outputs)
         if not op.outputs or not (wanted or any(given)):
@@ -363,7 +364,8 @@ class _Growth:
             self.degrees.update({v: degree for v in op.outputs if v != NONE})
 
     def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
-        """The degree of an operator's result: of operands of degrees ``given``, 1 where it is ``wanted`` and can be.
+        """In the scaled group: the degree of an operator's result: of operands of degrees ``given``, 1 where it is
+        ``wanted`` and can be.
 
         Raises _Ends where an operand cannot have its degree, or the result none.
         """
@@ -389,7 +391,7 @@ class _Growth:
         return 0
 
     def _common_degree(self, op: Op, wanted: bool) -> int:
-        """The degree that all data of a homogeneous operator and its result share, 0 where none has one.
+        """In the scaled group: the degree that a homogeneous operator's data and its result share, 0 if none has one.
 
         Operands without one yet need it: they are forced where what makes them can give it, else the edit multiplies
         them by a power of two where they are read. ``wanted``: the result is forced, so that its degree is 1. Raises
@@ -416,7 +418,7 @@ class _Growth:
             raise _Ends
 
     def _force_one(self, op: Op) -> None:
-        """Has one of two computed operands take the degree of their product."""
+        """In the scaled group: has one of two computed operands take the degree of their product."""
         square = op.inputs[0] == op.inputs[1]
         choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if choice:
@@ -425,12 +427,12 @@ class _Growth:
             raise _Ends
 
     def _is_beyond(self, v: int) -> bool:
-        """Whether a value passes the limit of the low type, so that it must be scaled."""
+        """In the scaled group: whether a value passes the limit of the low type, so that it must be scaled."""
         return self.reach.get(v, 0.0) > self.limit
 
 
 def _lost(array: Array) -> float:
-    """The error that rounding to float16 gives a tensor, relative, as the root of the mean of squares."""
+    """Rewrite `exponent`: the error that rounding to float16 gives a tensor, relative, as a root mean square."""
     size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
     if not size:
         return 0.0

@@ -124,7 +124,7 @@ class Quotient(RewriteRule):
 
 
 def _inverted(known: Known, op: Op) -> int:
-    """The value whose inverse an operator makes, if it divides one by it, as the rewrite takes it in; else NONE."""
+    """Rewrite `quotient`: the value whose inverse an operator makes, if it divides one by it; else NONE."""
     places = known.traits.positions(op.role, "divides")
     ones = all(known.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
     return op.inputs[places[0]] if places and ones else NONE
@@ -169,7 +169,7 @@ class Gelu(RewriteRule):
 
 
 def _may_go(known: Known, region: Region) -> bool:
-    """Whether the target knows the operator in the low type, and the region not."""
+    """Rewrite `gelu`: whether the target knows the operator in the low type, and the region not."""
     flow, options = known.flow, known.options
     if not region.fixed or not 0 < region.since <= flow.opset or region.source == NONE:
         return False
@@ -229,8 +229,8 @@ class GeluOfSquares(RewriteRule):
 
 
 def _is_better(known: Known, region: Region) -> bool:
-    """Whether the target knows a GELU in the other form: it stays float32, or reads or makes what does, or has no power
-    of 3."""
+    """Rewrite `gelu`: whether the target knows the operator in the other form: it stays float32, or reads or makes what
+    does, or has no power of 3."""
     flow, options = known.flow, known.options
     fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
     if other not in fused.wide_variants or not is_closed(flow, region):
@@ -246,6 +246,6 @@ def _is_better(known: Known, region: Region) -> bool:
 
 
 def _stored_number(flow: Dataflow, region: Region, number: float) -> int:
-    """The value in a region that is a stored number, this one to 1e-4; NONE if there is none."""
+    """Rewrite into what the target fuses: a region's value that stores this number, to 1e-4; NONE if none does."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

@@ -86,8 +86,8 @@ def _shares(known: Known, repeats: Op, joins: Op, product: Op) -> bool:
 
 
 def _views(flow: Dataflow, shared: int, product: Op) -> list[list[int]]:
-    """The shapes, as Reshapes read them, of a product's weights with their heads split by groups, and of its result
-    with all heads; empty where sizes are not known."""
+    """Rewrite `groups`: the shapes, as Reshapes read them, of a product's weights with their heads split by groups, and
+    of its result with all heads; empty where sizes are not known."""
     few, weights, made = (flow.shape(v) or () for v in (shared, product.inputs[0], product.outputs[0]))
     if len(few) != 5 or few[2] != 1 or len(weights) != 4 or len(made) != 4:
         return []

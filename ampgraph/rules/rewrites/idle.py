@@ -51,7 +51,7 @@ class IdleCast(Idle):
 
 
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
-    """Whether a Cast gives the type that its operand has, or changes integers that are stored."""
+    """Rewrite of idle nodes: whether a Cast gives the type of its operand, or changes integers that are stored."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the boundary's, converted again
         return True
@@ -59,7 +59,7 @@ def _does_nothing(flow: Dataflow, op: Op) -> bool:
 
 
 def _stored_integers(flow: Dataflow, op: Op) -> bool:
-    """Whether a Cast alone reads stored whole numbers that its type holds too."""
+    """Rewrite of idle nodes: whether a Cast alone reads stored whole numbers that its type holds too."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     if not source.weight or len(flow.uses[source.id]) != 1 or source.scope != op.scope:
         return False
@@ -70,7 +70,7 @@ def _stored_integers(flow: Dataflow, op: Op) -> bool:
 
 
 def _whole(dtype: str) -> np.dtype[np.generic] | None:
-    """A type of whole numbers; None for others, and for those of a few bits."""
+    """Rewrite of idle nodes: numpy's type of whole numbers; None for others, and for those of a few bits."""
     kind = getattr(np, dtype, None) if dtype.startswith(("int", "uint")) else None
     return None if kind is None else np.dtype(kind)
 

@@ -96,8 +96,8 @@ def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataf
 
 
 def _wanted(known: Known, region: Region) -> bool:
-    """Whether something is won by the operator: it keeps float32 inside, all norms are low, or a runtime would take a
-    Cast along in its own fusion."""
+    """Rewrite `norm`: whether something is won by the operator: it keeps float32 inside, all norms are low, or a
+    runtime would take a Cast along in its own fusion."""
     flow, options = known.flow, known.options
     if not region.fixed or not 0 < region.since <= flow.opset or region.scale == NONE:
         return False
@@ -122,6 +122,6 @@ def _may_go(known: Known, region: Region, axis: int) -> bool:
 
 
 def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
-    """Whether a stored tensor has a number for each place of an axis, counted from the end, and one for all others."""
+    """Rewrite `norm`: whether a stored tensor has a number a place of an axis, counted from the end, one for others."""
     own = flow.shape(value) or ()
     return -axis <= len(own) <= len(shape) and own[axis] == shape[axis] == flow.weights.size(flow.values[value])

@@ -63,14 +63,14 @@ class StoredNumber(RewriteRule):
 
 
 def _is_open(flow: Dataflow, op: Op) -> bool:
-    """Whether some sizes of what an operator reads are known, and some are open."""
+    """Rewrite of numbers that follow from sizes: whether some sizes that an operator reads are known, and some open."""
     shape = flow.shape(op.inputs[0]) if op.inputs and not in_function(flow, op) else None
     sizes = [isinstance(size, int) for size in shape or ()]
     return any(sizes) and not all(sizes)
 
 
 def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
-    """Operators by which numbers follow from sizes, with the number that each makes, None for several or open ones."""
+    """Rewrite of numbers that follow from sizes: the operators that make them, each with its number; None if open."""
     flow, made = known.flow, dict[int, float | None]()
     for op in work:
         new = len(op.outputs) == 1 and op.id not in named_ops(known) and op.id not in made
@@ -81,7 +81,7 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
 
 
 def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
-    """The number that is stored in the place of an operator; None where none is.
+    """Rewrite of numbers that follow from sizes: the number that is stored in an operator's place; None where none is.
 
     Where an operator reads it that stays, so that it is the last of those in ``made``, and it is no output of a graph;
     a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly.
@@ -94,7 +94,7 @@ def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) 
 
 
 def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
-    """Operators that can be taken away, each with the last number that is computed from it."""
+    """Rewrite of numbers that follow from sizes: what can be taken away, each with the last number that it serves."""
     owners: dict[int, int] = {}
     for op in sorted(made, reverse=True):
         uses = flow.uses[flow.ops[op].outputs[0]]

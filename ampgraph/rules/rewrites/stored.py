@@ -53,7 +53,7 @@ class StoredMoves(Idle):
 
 
 def _moves(known: Known, value: int) -> list[Op]:
-    """The operators, in their order, that make a value of a stored tensor by moves alone and for it alone."""
+    """Rewrite of stored tensors: the operators, in their order, that make a value of one by moves, for it alone."""
     flow, found = known.flow, list[Op]()
     while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1:
         sized = all(isinstance(size, int) for size in flow.shape(value) or ("",))
@@ -67,7 +67,7 @@ def _moves(known: Known, value: int) -> list[Op]:
 
 
 def _moved(flow: Dataflow, op: Op, array: Array) -> Array:
-    """The stored numbers as a Transpose or Reshape leaves them."""
+    """Rewrite of stored tensors: the numbers as a Transpose or Reshape leaves them."""
     perm = flow.integers(op, "perm")
     if perm is None and op.kind == "Transpose":
         perm = [*range(array.ndim)][::-1]

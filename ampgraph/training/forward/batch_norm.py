@@ -40,8 +40,9 @@ class Average:
 
 
 def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
-    """Notes on a model that torch exported for inference, where BatchNormalization is folded into convolutions and
-    Dropout left out: seen by weights with numbers for names (older exporter), or by what it says itself (newer one)."""
+    """Before a training step is built: notes on a model that torch exported for inference, where BatchNormalization is
+    folded into convolutions and Dropout left out: seen by weights with numbers for names (older exporter), or by what
+    it says itself (newer one)."""
     if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
         return ()
     found = [
@@ -101,7 +102,7 @@ def is_trained(node: ir.Node, exported_mode: bool) -> bool:
 
 
 def initializer_of(value: ir.Value | None) -> ir.Value | None:
-    """The initializer that a value is, by another name or its own; None for one that the graph computes."""
+    """Forward graph: the initializer that a value is, by another name or its own; None for one that is computed."""
     while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
         value = maker.inputs[0]
     return value if value is not None and value.is_initializer() else None

@@ -26,7 +26,7 @@ NEVER = -1e30  # the logarithm of a chance of 0: of -inf no gradient comes back
 
 
 def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> torch.export.ExportedProgram:
-    """The program with these operators written out; itself where it has none of them."""
+    """A torch program with these operators written out; itself where it has none of them."""
     table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
         if _is_fourier(node):
@@ -322,30 +322,31 @@ def padded_complex(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any
 
 
 def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi n k / size, each [size, count]."""
+    """torch's Fourier transforms: cos and sin of 2 pi n k / size, each [size, count]."""
     steps = torch.arange(size).unsqueeze(1) * torch.arange(count) % size
     angles = steps.to(torch.float32) * (2 * math.pi / size)
     return angles.cos(), angles.sin()
 
 
 def _product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """The product of one axis of a torch tensor with a matrix."""
+    """torch's Fourier transforms: the product of one axis of a tensor with a matrix."""
     return (x.transpose(axis, -1) @ matrix).transpose(axis, -1)
 
 
 def _real_and_imaginary(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A complex tensor as two real ones."""
+    """torch's Fourier transforms: a complex tensor as two real ones."""
     real, imaginary = torch.view_as_real(x).unbind(-1)
     return real, imaginary
 
 
 def _as_complex(pair: tuple[Tensor, Tensor], factor: float) -> Tensor:
-    """Two real tensors, times a factor, as a complex one."""
+    """torch's Fourier transforms: two real tensors, times a factor, as a complex one."""
     return torch.view_as_complex(torch.stack([part * factor for part in pair], -1))
 
 
 def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) -> tuple[Tensor, Tensor]:
-    """The Fourier transform over some axes of a complex tensor in two real parts; ``forward``: with exp(-i)."""
+    """As torch computes it: the Fourier transform over some axes of a complex tensor in two real parts; ``forward``:
+    with exp(-i)."""
     real, imaginary = pair
     for axis in axes:
         size = int(real.shape[axis])

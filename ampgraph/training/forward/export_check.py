@@ -108,8 +108,7 @@ def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
 
 
 def _run_graph(graph: ir.Graph, feeds: Arrays) -> Arrays | None:
-    """The outputs of a graph by ONNX Runtime; None where it is not installed. Raises AmpError AMP214 where it refuses
-    the graph."""
+    """Outputs of an exported graph by ONNX Runtime; None without it. AmpError AMP214 where it refuses the graph."""
     try:
         import onnxruntime
     except ImportError:
@@ -186,7 +185,7 @@ def _evaluated(
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    """The tensors in nested arguments, in order."""
+    """The tensors in nested arguments of a torch module, in order."""
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

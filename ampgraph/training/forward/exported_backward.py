@@ -137,7 +137,7 @@ def start_from(b: Builder, name: str, start: ir.Value) -> None:
 
 
 def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
-    """Removes an input that nobody reads any more, and its default."""
+    """A graph with its backward: removes an input that nobody reads any more, and its default."""
     graph.inputs.remove(value)
     graph.initializers.pop(value.name or "", None)
 
@@ -220,7 +220,7 @@ def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[st
 
 
 def _values_behind(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
-    """The values of a sorted graph that depend on one of them."""
+    """A graph with its backward: the values, of a sorted one, that depend on one of them."""
     reached = set() if start is None else {start}
     for node in graph if reached else ():
         if any(value in reached for value in node.inputs):
@@ -229,5 +229,5 @@ def _values_behind(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
 
 
 def _is_scalar(value: ir.Value) -> bool:
-    """Whether a value is known to have one element."""
+    """A graph with its backward: whether a value is known to have one element."""
     return value.shape is not None and all(dim == 1 for dim in value.shape)

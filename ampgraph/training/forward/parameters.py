@@ -49,7 +49,7 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
 
 
 def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
-    """The initializers, parameters and buffers that a pattern matches.
+    """What is not trained: the initializers, parameters and buffers that a pattern matches.
 
     Raises AmpError AMP305 for one that matches nothing.
     """
@@ -120,7 +120,7 @@ def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> boo
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """The nodes that read a value or a view of it, each with the place of the input."""
+    """What trains: the nodes that read a value or a view of it, each with the place of the input."""
     for node, index in value.uses():
         if has(kind_of(node), "keeps_all") and index == 0 and not node.outputs[0].is_graph_output():
             yield from _readers_through_views(node.outputs[0])
@@ -129,7 +129,7 @@ def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _raw_data(graph: ir.Graph) -> set[ir.Value]:
-    """Graph inputs, and what is made of them by views, shifts and divisions: still the model's raw data."""
+    """What trains: graph inputs, and what is made of them by views, shifts and divisions: still raw data."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
@@ -141,8 +141,7 @@ def _raw_data(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
-    """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
-    result."""
+    """Whether a stored single number is trained at this operand: of a product, as a scale, or added to a product."""
     if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
@@ -168,9 +167,9 @@ def mutations(model: ir.Model) -> dict[str, str]:
 
 
 def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
-    """Buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
+    """A module's buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
 
-    Running statistics are left to `lower_batch_norm`, ``exported_mode`` as there.
+    Running statistics are left to `lower_batch_norm`; ``exported_mode``: only norms exported for training train.
 
     Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
     """

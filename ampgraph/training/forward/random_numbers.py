@@ -49,8 +49,8 @@ def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.V
 
 
 def stream_key(seed: int, number: int) -> int:
-    """A key for Squares as its paper wants them: odd, and the hexadecimal digits of either half differ from each other
-    and from 0."""
+    """Random numbers of a training step: a key for Squares as its paper wants them: odd, and the hexadecimal digits of
+    either half differ from each other and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0
     for half in range(2):
@@ -174,7 +174,7 @@ def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def is_random(node: ir.Node) -> bool:
-    """Whether a node draws random numbers (Dropout aside)."""
+    """Forward graph: whether a node draws random numbers (Dropout aside)."""
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 

@@ -48,7 +48,8 @@ def read_forward(model: object) -> ir.Model:
 
 
 def infer(model: ir.Model) -> None:
-    """Types and shapes of what has none, where onnx can infer them, or where the type is that of the data."""
+    """Forward graph: types and shapes of what has none, where onnx can infer them, or where the type is that of the
+    data."""
     fill_in = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
     fill_in(model)
     again = [node for node in model.graph if node.op_type == AS_DATA and node.outputs[0].dtype is None]
@@ -66,7 +67,7 @@ def signature(model: ir.Model) -> str:
 
 
 def described(value: ir.Value) -> str:
-    """The type and the shape of a value in words, for errors."""
+    """For errors of a forward graph: the type and the shape of a value in words."""
     dims = "of unknown shape" if value.shape is None else f"[{', '.join(str(dim) for dim in value.shape)}]"
     return f"{'of unknown type' if value.dtype is None else value.dtype.name} {dims}"
 
@@ -75,7 +76,7 @@ def described(value: ir.Value) -> str:
 
 
 def check_batch(batch: object) -> int | None:
-    """A batch as somebody gave it. Raises AmpError AMP301 for what is no size."""
+    """The batch size of a training step as somebody gave it. AmpError AMP301 for what is no size."""
     if batch is None:
         return None
     if not is_whole(batch) or not isinstance(batch, int) or batch < 1:
@@ -84,7 +85,8 @@ def check_batch(batch: object) -> int | None:
 
 
 def fix_batch(model: ir.Model, batch: int) -> None:
-    """Gives the first axis of the inputs the size ``batch``, in place; shapes in between are left to be inferred.
+    """For training: gives the first axis of inputs the size ``batch``, in place; shapes in between are left to be
+    inferred.
 
     A step then computes none of them when it runs: counts from Shape are int64 arithmetic, which ONNX Runtime places on
     the host, with copies between device and host in each step, and no CUDA graph.
@@ -116,13 +118,14 @@ def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
 
 
 def _batch_symbol(value: ir.Value) -> str:
-    """The name of the first axis where it is open; "" for a number."""
+    """For training: the name of an input's first axis where it is open; "" for a number."""
     first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 
 
 def _fix_dimension(model: ir.Model, name: str, batch: int) -> None:
-    """Gives a named dimension a size in inputs and outputs; shapes in between that had it are inferred anew."""
+    """Forward graph: gives a named dimension a size in inputs and outputs; shapes in between that had it are inferred
+    anew."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None and name:
             sizes = [batch if isinstance(d, ir.SymbolicDim) and d.value == name else d for d in value.shape]

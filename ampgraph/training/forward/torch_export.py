@@ -48,7 +48,7 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file; ``str`` of it is the path.
+    """A torch module's forward graph in a file; ``str`` of it is the path.
 
     ``outputs`` are the module's, ``parameters`` those that a step trains.
     """
@@ -385,7 +385,7 @@ def takes_gradients(error: BaseException) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    """The stack frames that an error came through, those of its causes included."""
+    """Of an error of torch's exporter: the stack frames that it came through, those of its causes included."""
     for part in _causes(error):
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 

@@ -44,11 +44,12 @@ class NodeBuilder:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """One node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as Python values."""
+        """Of gradients: one node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as
+        Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """Adds one node with several outputs, and returns these."""
+        """Of gradients: adds one node with several outputs, and returns these."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -65,12 +66,13 @@ class NodeBuilder:
         return values
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """A node of the same operator and attributes with other inputs; its output."""
+        """Of gradients: a node of the same operator and attributes with other inputs; its output."""
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return self.op(kind, *inputs, **node.attributes)
 
     def typed(self, value: ir.Value, like: ir.Value | ir.DataType, *dims: Dim) -> ir.Value:
-        """The value, with type and shape: those of ``like``, or ``dims``. Rules want both of forward values."""
+        """Of gradients: the value, with type and shape: those of ``like``, or ``dims``. Rules want both of forward
+        values."""
         if isinstance(like, ir.Value):
             value.type, value.shape = like.type, like.shape
         else:
@@ -78,11 +80,11 @@ class NodeBuilder:
         return value
 
     def copy(self, value: ir.Value) -> ir.Value:
-        """The value of a graph under another name, by an Identity."""
+        """Of gradients: the value of a graph under another name, by an Identity."""
         return self.typed(self.op("Identity", value), value)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another type; itself if it has that."""
+        """Of gradients: the value in another type; itself if it has that."""
         if value.dtype == dtype:
             return value
         made = self.op("Cast", value, to=int(dtype))
@@ -90,7 +92,7 @@ class NodeBuilder:
         return made
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Readers of ``old`` read ``new``, a result of a new node; an output of the graph keeps its name."""
+        """Readers of ``old`` read ``new``, a result of a new node of the training graph; an output keeps its name."""
         if old.is_graph_output():
             new.name, old.name = old.name, self.fresh("replaced")
         old.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -103,13 +105,13 @@ class NodeBuilder:
             yield node
 
     def replace_node(self, node: ir.Node, made: Sequence[ir.Value]) -> None:
-        """Readers of a node's results read ``made``, and the node is removed."""
+        """Readers of a node's results in the training graph read ``made``, and the node is removed."""
         for old, new in zip(node.outputs, made, strict=False):
             self.replace(old, new)
         self.graph.remove(node, safe=True)
 
     def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-        """An output that an operator may leave out: added to the forward node if it is not there."""
+        """Of gradients: an output that an operator may leave out: added to the forward node if it is not there."""
         if len(node.outputs) <= index:
             node.resize_outputs(index + 1)
         value = node.outputs[index]
@@ -122,7 +124,7 @@ class NodeBuilder:
 
     @contextmanager
     def float32(self, reason: str) -> Iterator[None]:
-        """Nodes made inside compute in float32 at every level; without a reason, as those outside."""
+        """Nodes of gradients made inside compute in float32 at every level; without a reason, as those outside."""
         before, self._kept = self._kept, (HELD, reason) if reason else self._kept
         try:
             yield
@@ -142,7 +144,7 @@ class NodeBuilder:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, array: Array) -> ir.Value:
-        """An initializer of the graph with these numbers; equal ones are one."""
+        """Of gradients: an initializer of the graph with these numbers; equal ones are one."""
         array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -168,20 +170,20 @@ class NodeBuilder:
                 del self._constants[key], self.graph.initializers[value.name]
 
     def ints(self, *numbers: int) -> ir.Value:
-        """A constant of the graph: an int64 vector."""
+        """Of gradients: a constant of the graph: an int64 vector."""
         return self.constant(np.array(numbers, np.int64))
 
     def int64(self, number: int) -> ir.Value:
-        """A constant of the graph: an int64 scalar."""
+        """Of gradients: a constant of the graph: an int64 scalar."""
         return self.constant(np.array(number, np.int64))
 
     def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
-        """A scalar of the element type of ``like``, float32 by default."""
+        """Of gradients: a scalar of the element type of ``like``, float32 by default."""
         dtype = np.dtype(np.float32) if like is None or like.dtype is None else like.dtype.numpy()
         return self.constant(np.array(number, dtype))
 
     def given(self, value: ir.Value | None) -> Array | None:
-        """The numbers of a constant; None for anything else, a trained initializer too."""
+        """Of gradients: the numbers of a constant; None for anything else, a trained initializer too."""
         if value is None or value.is_graph_input() or value in self.trained:
             return None
         tensor = ir.convenience.get_const_tensor(value)
@@ -189,12 +191,13 @@ class NodeBuilder:
 
 
 def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
-    """A method for a Python operator that adds the node ``kind``; ``swapped``: for the reflected operator (2 - x)."""
+    """For the formula of a gradient: a method for a Python operator that adds the node ``kind``; ``swapped``: for the
+    reflected one (2 - x)."""
     return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
 
 
 class Term:
-    """A value in a formula: Python's operators add nodes, and numbers become constants of its type."""
+    """A value in the formula of a gradient: Python's operators add nodes, and numbers become constants of its type."""
 
     def __init__(self, b: NodeBuilder, value: ir.Value, like: ir.Value | ir.DataType) -> None:
         self.b, self.value = b, value
@@ -220,7 +223,7 @@ class Term:
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
-        """``chosen`` where this truth value holds, else ``other``."""
+        """In the formula of a gradient: ``chosen`` where this truth value holds, else ``other``."""
         return self.op("Where", chosen, other)
 
     def __neg__(self) -> Term:
@@ -247,22 +250,22 @@ class Eager:
 
 
 class EagerTerm(Term):
-    """A number in a formula: the same operators as `Term`, computed by numpy at once."""
+    """A number in the formula of a gradient: the same operators as `Term`, computed by numpy at once."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
-        """Computes the operator by numpy, at once."""
+        """In the formula of a gradient: computes the operator by numpy, at once."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
 
     def number(self, number: float | Array) -> EagerTerm:
-        """A constant of this term's type."""
+        """In the formula of a gradient: a constant of this term's type."""
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
-        """The numbers of this term as another type."""
+        """In the formula of a gradient: the numbers of this term as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
@@ -459,7 +462,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
 
 
 def same_size(one: Size, other: Size) -> bool:
-    """Whether two sizes are known to be equal: the same number or the same symbol."""
+    """For gradients: whether two sizes are known to be equal: the same number or the same symbol."""
     if isinstance(one, int) or isinstance(other, int):
         return one == other
     return one.value is not None and one.value == other.value
@@ -477,7 +480,7 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
 
 
 def _names_in_graph(graph: ir.Graph) -> Iterator[str | None]:
-    """All names that a graph uses, so that new ones are free."""
+    """For nodes of gradients: all names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers
     for node in graph.all_nodes():

@@ -192,7 +192,7 @@ def _inner_gradients(
 
 
 def _without_rule(node: ir.Node, message: str) -> AmpError:
-    """The error for an operator that cannot be differentiated, with what to do instead."""
+    """The error for an operator that has no gradient, with what to do instead."""
     hint = (
         "export it written out in simpler operators, freeze what is in front of it, or register a rule: "
         f'@ampgraph.gradient("{kind_of(node)}")'

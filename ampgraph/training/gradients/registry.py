@@ -125,10 +125,10 @@ def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) ->
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:
-    """The rule of a node's operator, None where it has none."""
+    """The gradient rule of a node's operator, None where it has none."""
     return _RULES.get(kind_of(node))
 
 
 def kinds() -> Iterator[str]:
-    """All operators with a rule by which something flows back, sorted."""
+    """All operators with a gradient rule by which something flows back, sorted."""
     yield from sorted(kind for kind, rule in _RULES.items() if rule.constant is not ALL)

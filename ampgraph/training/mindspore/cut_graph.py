@@ -88,8 +88,8 @@ class _GraphPieces:
         self.result = self.origin(model.graph.output[0].name)
 
     def _sort_in(self, node: Any) -> None:
-        """Puts a node where it belongs: constants and tuples aside, live operators into steps of their own, the rest
-        into the last step."""
+        """MindSpore's gradients: puts a node where it belongs: constants and tuples aside, live operators into steps of
+        their own, the rest into the last step."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
@@ -109,7 +109,7 @@ class _GraphPieces:
             self._put(node, len(self.steps) - 1)
 
     def _put(self, node: Any, place: int) -> None:
-        """Adds a node to a step, and notes the shape of its result."""
+        """MindSpore's gradients: adds a node to a step, and notes the shape of its result."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
         shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
@@ -128,7 +128,8 @@ class _GraphPieces:
         return name
 
     def operands(self, node: Any) -> list[str]:
-        """The values that a node reads, tuples taken apart; constants and names of functions left out."""
+        """MindSpore's gradients: the values that a node reads, tuples taken apart; constants and names of functions
+        left out."""
         found: list[str] = []
         for name in map(self.origin, node.input):
             if name in self.tuples:
@@ -138,7 +139,7 @@ class _GraphPieces:
         return found
 
     def _constant(self, name: str) -> Any:
-        """The Python value of a constant that a node reads. Raises AmpError AMP205 for a computed one."""
+        """MindSpore's gradients: the Python value of a constant of a node. AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
             raise _not_cut(self.path, f"'{name}' is not a constant")
@@ -177,7 +178,7 @@ class _GraphPieces:
         return _compiled(lines, scope)
 
     def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
-        """The source lines that call a live operator and take its results apart."""
+        """MindSpore's gradients: the source lines that call a live operator and take its results apart."""
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
@@ -194,7 +195,7 @@ class _GraphPieces:
         return holder
 
     def _primitive(self, node: Any) -> Any:
-        """A live operator, made as a network makes it."""
+        """MindSpore's gradients: a live operator, made as a network makes it."""
         ops, kind = self.ms.ops, self.kind(node)
         if kind == "BatchNorm":
             training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
@@ -214,7 +215,8 @@ class _GraphPieces:
             raise _not_cut(self.path, f"a {kind} has no {missing}") from None
 
     def _piece(self, step: Piece, given: list[str], kept: list[str]) -> Any:
-        """A model of the nodes of a step, whose inputs are ``given`` and whose results are ``kept``."""
+        """MindSpore's gradients: a model of the nodes of a step, whose inputs are ``given`` and whose results are
+        ``kept``."""
         piece = schema.Model()
         piece.CopyFrom(self.model)
         if not any(self.kind(node) == "Partial" for node in step.nodes):
@@ -245,13 +247,13 @@ class _GraphPieces:
 
 
 def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
-    """Height and width of a size that the file keeps for four dimensions."""
+    """MindSpore's gradients: height and width of a size that the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
 def _attribute_value(entry: Any) -> Any:
-    """An Attribute message of a .mindir file as Python has it."""
+    """MindSpore's gradients: an Attribute message of a .mindir file as Python has it."""
     if entry.type == schema.TUPLE:
         return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:

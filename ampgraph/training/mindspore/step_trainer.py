@@ -40,23 +40,23 @@ class MindirInputs(StepInputs):
         self.layout, self.parts, self.ports = layout, 1, dict(ports)
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
-        """A batch as arrays of the file's types. Raises AmpError AMP503."""
+        """A batch for a MindIR training step as arrays of the file's types. AmpError AMP503."""
         return super().checked(self._narrowed(batch))
 
     def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
-        """Arrays of all samples, checked, in the file's types."""
+        """Training data for a MindIR step: arrays of all samples, checked, in the file's types."""
         return super()._checked_whole(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
-        """The arrays in the types of the file, float64 and int64 narrowed. Raises AmpError AMP503 for a number that the
-        file's type does not hold."""
+        """Training data for a MindIR step in the types of the file, float64 and int64 narrowed. AmpError AMP503 for a
+        number that the file's type does not hold."""
         if not isinstance(arrays, Mapping):
             return arrays
         return {name: _narrow(self.ports[name], a) if name in self.ports else a for name, a in arrays.items()}
 
 
 def _narrow(port: Port, value: Any) -> Any:
-    """Whole numbers in the port's type. Raises AmpError AMP503 for one that it does not hold."""
+    """Training data for a MindIR step: whole numbers in the port's type. AmpError AMP503 for one beyond it."""
     array = value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
     if array is None or not port.dtype.startswith(("int", "uint")) or not array.size:
         return value
@@ -175,7 +175,7 @@ class MindirTrainer:
 
 
 def _as_number(value: Any) -> Any:
-    """A MindSpore tensor of one element as a scalar; of an overflow flag the opposite."""
+    """Of a MindIR training step: a MindSpore tensor of one element as a scalar; of an overflow flag the opposite."""
     array = value.asnumpy().reshape(())
     return np.logical_not(array) if array.dtype == np.bool_ else array
 

@@ -209,7 +209,7 @@ def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _scale_of(ms: ModuleType, given: Any) -> Any:
-    """A policy of ours, or a LossScaler of MindSpore."""
+    """The loss scale of a MindSpore training step: a policy of ours, or a LossScaler of MindSpore."""
     if given is None:
         return StaticLossScale(1.0, skip=False)
     if isinstance(given, str):
@@ -243,5 +243,5 @@ def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> No
 
 
 def _as_array(value: Any) -> Any:
-    """A MindSpore tensor as an array; a number as it is."""
+    """Of a MindSpore training step: a tensor as an array; a number as it is."""
     return value.asnumpy() if hasattr(value, "asnumpy") else value

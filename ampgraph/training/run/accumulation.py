@@ -31,7 +31,8 @@ ALIGNED = 16  # numbers: parts of a buffer begin at multiples of 64 bytes
 
 
 class FlatBuffer:
-    """Many float32 tensors in one buffer of the device: sessions write and read the parts, and a sum is one operation.
+    """Micro-batches: many float32 tensors in one buffer of the device: sessions write and read the parts, and a sum is
+    one operation.
 
     ``value`` is the whole buffer, a vector that torch.from_dlpack shares; ``parts`` are its tensors by name.
     """
@@ -51,7 +52,7 @@ class FlatBuffer:
         }
 
     def _held(self, zeros: Array, memory: str) -> OrtTensor:
-        """The buffer, in memory of ONNX Runtime."""
+        """The buffer of summed gradients, in memory of ONNX Runtime."""
         made: Any = import_onnxruntime().OrtValue.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
         made.update_inplace(zeros)
         value: OrtTensor = made
@@ -180,7 +181,7 @@ class _GradientSum:
 
 
 def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
-    """An ONNX model that adds one vector to another; ``weighted``: sum = total * before + now * share."""
+    """Micro-batches: a model that adds one vector to another; ``weighted``: sum = total * before + now * share."""
     more, body = "", "sum = Add (total, now)"
     if weighted:
         more = ", float before, float share"
@@ -191,7 +192,7 @@ def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
 
 
 def _run_bound(session: Any, binding: Any, device: str) -> None:
-    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state still
+    """Runs a training session by its IO binding; what ONNX Runtime raises is one AmpError, and the old state still
     holds."""
     try:
         session.run_with_iobinding(binding)
@@ -253,7 +254,7 @@ def labels_that_count(batch: Mapping[str, Array], layout: StepLayout) -> tuple[A
 
 
 def _sample_count(batch: Mapping[str, Array]) -> int:
-    """Samples in a batch, by the first axis of its inputs; AmpError AMP503 where inputs differ."""
+    """Micro-batches: samples in a batch, by the first axis of its inputs; AmpError AMP503 where inputs differ."""
     if isinstance(batch, Drawn):
         return batch.samples
     sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}

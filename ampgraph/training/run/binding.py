@@ -64,7 +64,7 @@ Made = tuple[dict[str, OrtTensor], OrtTensor | None]
 
 
 def bind_given(binding: Any, name: str, value: Held) -> None:
-    """Binds an input that lies on the device already."""
+    """Binds an input of a training step that lies on the device already."""
     if isinstance(value, BufferPart):
         binding.bind_input(name, *value.place)
     else:
@@ -245,7 +245,7 @@ class Binding:
             raise stopped(error, self.device, bool(self._torn)) from error
 
     def _taken(self, binding: Any, turn: int) -> Made:
-        """What a step made becomes what the next one reads; said twice, it is the same."""
+        """What a training step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()
         count = len(self._results) + bool(self._next_scale)
         values = [import_onnxruntime().OrtValue(found[index]) for index in range(count)]
@@ -255,7 +255,7 @@ class Binding:
         return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
-        """Raises AMP504 if a run was stopped while it wrote over the state, which is then half old and half new."""
+        """Raises AMP504 if a step was stopped while it wrote over the state, which is then half old and half new."""
         if self._torn:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
@@ -284,7 +284,7 @@ class CapturedBinding(Binding):
         self._recorded = 1  # the number of the graph of even steps
 
     def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
-        """CUDA with its graphs. Raises AmpError AMP325 for another device."""
+        """CUDA with its graphs, for a training step. Raises AmpError AMP325 for another device."""
         if self.device != "cuda":
             hint = "omit --cuda-graph, or --device cuda"
             raise AmpError("AMP325", f"{self.device} has no CUDA graphs", hint=hint)
@@ -298,7 +298,7 @@ class CapturedBinding(Binding):
         self._recorded += 2  # other addresses
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
-        """Binds values at other addresses, so that the CUDA graphs of both turns are recorded anew."""
+        """Binds a step's values at other addresses, so that the CUDA graphs of both turns are recorded anew."""
         super()._rebind(values)
         self._recorded += 2
 
@@ -350,8 +350,9 @@ class CapturedBinding(Binding):
 
 
 def with_cuda_options(providers: Sequence[str], **more: str) -> list[object]:
-    """The providers, CUDA with an arena that grows by what is asked for: its default doubles, which held a quarter more
-    of a step that took 5.8 GB, in the same time (benchmarks/gpu.md). ``more``: other options of CUDA."""
+    """The providers of a training step, CUDA with an arena that grows by what is asked for: its default doubles, which
+    held a quarter more of a step that took 5.8 GB, in the same time (benchmarks/gpu.md). ``more``: other options of
+    CUDA."""
     options = {"arena_extend_strategy": "kSameAsRequested", **more}
     return [(name, options) if name == "CUDAExecutionProvider" else name for name in providers]
 
@@ -394,7 +395,7 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
 
 
 def _upload_error(error: Exception, device: str, size: int) -> AmpError:
-    """AMP504 for a state of ``size`` bytes that the runtime did not take."""
+    """AMP504 for a training state of ``size`` bytes that the runtime did not take."""
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
         return NoMemory(message, hint="free memory there, or --device cpu")
@@ -402,12 +403,12 @@ def _upload_error(error: Exception, device: str, size: int) -> AmpError:
 
 
 def of_runtime(error: BaseException) -> bool:
-    """Whether ONNX Runtime raised an error, and no signal."""
+    """Where a training step stops: whether ONNX Runtime raised the error, and no signal."""
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 
 def stopped(error: Exception, device: str, torn: bool) -> AmpError:
-    """AMP504 for a step that the runtime stopped. ``torn``: part of the state was written, and cannot be read."""
+    """AMP504 for a training step that the runtime stopped. ``torn``: part of the state was written, unreadable."""
     if out_of_memory(error):
         return NoMemory(f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""

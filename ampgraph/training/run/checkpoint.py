@@ -61,7 +61,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 @dataclass(frozen=True)
 class Late:
-    """An array that is fetched only while it is written."""
+    """A checkpoint's array that is fetched only while it is written."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -135,8 +135,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
-    """Writes the safetensors format: the size of the header, the header, the numbers. Raises OSError for everything
-    that the file system refuses."""
+    """Writes a checkpoint in the safetensors format: the size of the header, the header, the numbers. Raises OSError
+    for everything that the file system refuses."""
     header: dict[str, Any] = {"__metadata__": metadata}
     order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
     for name in order:
@@ -164,7 +164,7 @@ _MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # in front 
 
 
 def _refuse_damaged(path: Path) -> None:
-    """Raises ValueError for a file whose checksum is another; OSError."""
+    """Raises ValueError for a checkpoint whose checksum is another; OSError."""
     with open(path, "rb") as file:
         size = file.read(8)
         start = size + file.read(min(int.from_bytes(size, "little"), os.path.getsize(path)))
@@ -178,7 +178,7 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _safetensors_bytes(array: Array) -> memoryview:
-    """The bytes of a tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
+    """The bytes of a checkpoint's tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 

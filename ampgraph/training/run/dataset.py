@@ -38,7 +38,7 @@ PIECE = 1 << 24  # bytes of the samples that are looked at together
 
 
 def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The `Prepare` of data that need none."""
+    """The `Prepare` of training data that need none."""
     return dict(arrays)
 
 
@@ -52,12 +52,12 @@ class Dataset:
     note: str = ""  # what `prepare` does beyond types and axes
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The samples, and ``more`` done to their rows; ``note`` tells the result from others."""
+        """The training data, and ``more`` done to their rows; ``note`` tells the result from others."""
         first = self.prepare
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
-        """Changes with names, types, sizes and numbers, and with what is done to them."""
+        """Changes with names, types, sizes and numbers of the training data, and with what is done to them."""
         made = hashlib.blake2b(self.note.encode(), digest_size=16)
         for name, array in sorted(self.arrays.items()):
             made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -83,7 +83,7 @@ class Dataset:
 
 
 class Drawn(Mapping[str, Array]):
-    """Rows of a data set, read when they are asked for: of a batch that several share, each reads its own."""
+    """Rows of training data, read when they are asked for: of a batch that several share, each reads its own."""
 
     def __init__(self, data: Dataset, rows: Array) -> None:
         self._data, self._rows = data, rows
@@ -91,16 +91,17 @@ class Drawn(Mapping[str, Array]):
 
     @property
     def samples(self) -> int:
-        """Number of samples that were drawn, read or not."""
+        """Number of samples of training data that were drawn, read or not."""
         return len(self._rows)
 
     def part(self, start: int, end: int) -> dict[str, Array]:
-        """Some of the samples as the step takes them."""
+        """Some of the samples of training data as the step takes them."""
         rows = self._rows[start:end]
         return self._data.prepare({name: array[rows] for name, array in self._data.arrays.items()})
 
     def column(self, name: str) -> Array | None:
-        """One array of all samples, its numbers as they are stored and of the type that the step takes."""
+        """One array of all samples of training data, its numbers as they are stored and of the type that the step
+        takes."""
         made = self.part(0, 1).get(name)
         return None if made is None else self._data.arrays[name][self._rows].astype(made.dtype)
 
@@ -123,7 +124,7 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}
 
     def digest(self) -> str:
-        """A digest of its size alone: its order may be another one each time."""
+        """A digest of a stream of training data by its size alone: its order may be another one each time."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
@@ -158,7 +159,7 @@ class Stream(Dataset):
 
 
 def rows_at_once(arrays: Mapping[str, Array]) -> int:
-    """How many samples make a piece, counted as float32 at least."""
+    """Of training data on disk: how many samples make a piece, counted as float32 at least."""
     widths = [array[:1].size * max(array.dtype.itemsize, 4) for array in arrays.values() if len(array)]
     return max(1, PIECE // max(sum(widths), 1))
 
@@ -180,7 +181,7 @@ ENCRYPTED = 1  # the bit of a member's flags
 
 
 def stays_on_disk(text: str) -> bool:
-    """Whether a path is a folder, a pattern of files, a table, or a large .npz file."""
+    """Of training data: whether a path is a folder, a pattern of files, a table, or a large .npz file."""
     path = Path(text)
     if path.is_file() and path.name.removesuffix(".gz").endswith(".csv"):
         return True
@@ -190,7 +191,7 @@ def stays_on_disk(text: str) -> bool:
 
 
 def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """The arrays by input name: of a file, of a folder, or of the files that a pattern like ``mnist/train-*`` finds.
+    """Training data by input name: of a file, of a folder, or of the files that a pattern like ``mnist/train-*`` finds.
 
     An idx file whose name is no input holds ``labels`` if it has one axis, else the only other input. Raises AmpError
     AMP101 for no such files, AMP108 for one that is none of these or is damaged, AMP503 for two arrays of one name.
@@ -210,7 +211,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
 
 
 def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """The arrays of one file by input name; empty for a file of another kind."""
+    """Training data of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
     if not name.endswith((".npy", ".npz", ".csv")) and not IDX.search(name):
         return {}
@@ -233,9 +234,9 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
 
 
 def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """The arrays of a table (.csv): a column with an input's name is that input; of the others the last, or the one
-    named ``labels``, holds the labels, and the rest is the only other input. Raises ValueError for what is no
-    number."""
+    """Training data of a table (.csv): a column with an input's name is that input; of the others the last, or the one
+    named ``labels``, holds the labels, and the rest is the only other input. Raises ValueError for what is no number.
+    """
     first = file.readline().decode().strip()
     names = [name.strip(" \"'") for name in first.split(",")]
     if re.fullmatch(r"[-+.,\deE\s]+", first):  # numbers: there are no names
@@ -262,7 +263,8 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def mapped_npy(file: IO[bytes], end: int | None = None) -> Array:
-    """The array that begins where the file stands. Raises ValueError and others for what is none."""
+    """Training data on disk: the array that begins where the .npy file stands. Raises ValueError and others for what is
+    none."""
     shape, dtype, fortran = header(file)
     if dtype.hasobject:
         raise ValueError("it holds pickled Python objects, which could run code")
@@ -270,7 +272,7 @@ def mapped_npy(file: IO[bytes], end: int | None = None) -> Array:
 
 
 def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
-    """The arrays of an .npz file by name; each is read through once, for its checksum.
+    """Training data on disk: the arrays of an .npz file by name; each is read through once, for its checksum.
 
     Raises ValueError, and zipfile.BadZipFile for what is damaged.
     """
@@ -283,7 +285,7 @@ def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
 
 
 def mapped_idx(file: IO[bytes]) -> Array:
-    """The array of an idx file. Raises ValueError."""
+    """Training data on disk: the array of an idx file. Raises ValueError."""
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in IDX_TYPES or not start[3]:
         raise ValueError("its first bytes are not those of idx")
@@ -294,7 +296,8 @@ def mapped_idx(file: IO[bytes]) -> Array:
 
 
 def _npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
-    """An array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to a temporary file."""
+    """Training data on disk: an array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to
+    a temporary file."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         with archive.open(info) as member, _unpacked(member) as plain:
             return mapped_npy(plain)
@@ -308,7 +311,7 @@ def _npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]
 
 
 def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
-    """What a packed file holds, in a temporary file that can be mapped."""
+    """Training data on disk: what a packed file holds, in a temporary file that can be mapped."""
     plain = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     shutil.copyfileobj(packed, plain)
     plain.flush()
@@ -319,7 +322,7 @@ def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
 def _mapped(
     file: IO[bytes], dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, end: int | None = None
 ) -> Array:
-    """The numbers from where the file stands to ``end``, or its own."""
+    """Training data on disk: the numbers from where the file stands to ``end``, or its own."""
     start = file.tell()
     size = (file.seek(0, 2) if end is None else end) - start
     if math.prod(shape) * dtype.itemsize != size:
@@ -391,7 +394,7 @@ class Normalized:
 
 
 def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str] | None) -> str | Normalized:
-    """A path, normalised by the words of a command line: ``[INPUT=]MEAN,STD`` and ``[INPUT=]FACTOR``.
+    """A path of training data, normalised by the words of a command line: ``[INPUT=]MEAN,STD`` and ``[INPUT=]FACTOR``.
 
     Raises AmpError AMP325.
     """
@@ -408,7 +411,8 @@ def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str]
 
 
 def _input_and_rest(option: str, text: str) -> tuple[str, str]:
-    """INPUT and the rest of an option's text INPUT=REST; the name is empty where none is given."""
+    """Training data's normalisation: INPUT and the rest of an option's text INPUT=REST; the name is empty where none is
+    given."""
     name, equals, rest = text.rpartition("=")
     if equals and not name:
         raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
@@ -416,12 +420,12 @@ def _input_and_rest(option: str, text: str) -> tuple[str, str]:
 
 
 def _parse_row(text: str) -> list[float]:
-    """The numbers of an option of the command line, separated by spaces."""
+    """Training data's normalisation: the numbers of an option of the command line, separated by spaces."""
     return [_parse_factor("--normalize", word) for word in text.split()]
 
 
 def _parse_factor(option: str, text: str) -> float:
-    """The number of an option of the command line, or a fraction like 1/255."""
+    """Training data's normalisation: the number of an option of the command line, or a fraction like 1/255."""
     above, _, below = text.partition("/")
     try:
         return float(above) / float(below or 1)
@@ -430,7 +434,8 @@ def _parse_factor(option: str, text: str) -> float:
 
 
 def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
-    """``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option otherwise."""
+    """Training data's normalisation: ``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option
+    otherwise."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
     if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):
@@ -439,7 +444,7 @@ def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, .
 
 
 def _channel_axis(port: Port, count: int) -> int:
-    """The axis of the channels. Raises AmpError AMP325 where none or two may be it."""
+    """Of pictures to train on: the axis of the channels. Raises AmpError AMP325 where none or two may be it."""
     found = {axis for axis in (1, len(port.shape) - 1) if 0 < axis < len(port.shape) and port.shape[axis] == count}
     if len(found) == 1:
         return found.pop()

@@ -61,7 +61,7 @@ def save_trained(
 
 
 def _to_float32(array: Array) -> Array:
-    """A parameter in float32, as the forward graph has it: O3 stores them low."""
+    """For an evaluation: a parameter in float32, as the forward graph has it: O3 stores them low."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 

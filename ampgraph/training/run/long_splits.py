@@ -19,7 +19,7 @@ WORTH = 1 << 13
 
 
 def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every Split of a long vector into parts that differ in size is one of rows, between Reshapes."""
+    """A step's model, each Split of a long vector into parts that differ in size as one of rows, between Reshapes."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
@@ -36,12 +36,13 @@ def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_vector(value: onnx.ValueInfoProto) -> bool:
-    """Whether a value is said to have one axis."""
+    """Before a step is opened: whether a value is said to have one axis."""
     return len(value.type.tensor_type.shape.dim) == 1
 
 
 def _split_by_rows(node: onnx.NodeProto, parts: list[int], width: int, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The Split of a vector as one of rows of ``width`` elements; its numbers are new initializers."""
+    """Before a step is opened: the Split of a vector as one of rows of ``width`` elements; its numbers are new
+    initializers."""
     name = f"{node.output[0]}/rows"
     numbers = {"into": [-1, width], "counts": [part // width for part in parts], "back": [-1]}
     for key, values in numbers.items():

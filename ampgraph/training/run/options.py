@@ -63,7 +63,8 @@ class FitOptions:
 
 
 def _check_whole(options: object, name: str, least: int, hint: str) -> None:
-    """Checks that an option is a whole number from ``least`` on, and makes it an int (a numpy integer too)."""
+    """For a training: checks that an option is a whole number from ``least`` on, and makes it an int (a numpy integer
+    too)."""
     value = getattr(options, name)
     if not is_whole(value) or value < least:
         raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)
@@ -71,7 +72,7 @@ def _check_whole(options: object, name: str, least: int, hint: str) -> None:
 
 
 def _check_one_of(options: object, name: str, words: tuple[str, ...]) -> None:
-    """Checks that an option is one of ``words``; the hint names the nearest."""
+    """For a training: checks that an option is one of ``words``; the hint names the nearest."""
     value = getattr(options, name)
     if value not in words:
         hint = nearest(str(value), list(words)) or f"{name}={words[1]!r}"

@@ -90,7 +90,7 @@ class SharedBuffer(FlatBuffer):
 
 
 def _as_torch(value: OrtTensor) -> torch.Tensor:
-    """A tensor of ONNX Runtime as torch's, sharing memory."""
+    """Training by several ranks: a tensor of ONNX Runtime as torch's, sharing memory."""
     from torch.utils.dlpack import from_dlpack
 
     shared: torch.Tensor = from_dlpack(value)
@@ -98,7 +98,7 @@ def _as_torch(value: OrtTensor) -> torch.Tensor:
 
 
 def _from_torch(tensor: torch.Tensor) -> OrtTensor:
-    """A tensor of torch as ONNX Runtime's, sharing memory."""
+    """Training by several ranks: a tensor of torch as ONNX Runtime's, sharing memory."""
     value: OrtTensor = import_onnxruntime().OrtValue.from_dlpack(tensor)
     return value
 

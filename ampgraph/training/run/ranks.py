@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that prints, writes and saves."""
+        """Whether this process of a training is the one that prints, writes and saves."""
         return self.rank == 0
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -62,7 +62,7 @@ def launched() -> tuple[int, int]:
 
 
 def threads_of_rank(threads: int) -> int:
-    """How many threads a rank takes on the CPU where nothing is said (0): its part of the machine's."""
+    """How many threads a rank of a training takes on the CPU where nothing is said (0): its part of the machine's."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "1")
     if threads or not local.isdigit() or int(local) < 2:
         return threads
@@ -88,7 +88,7 @@ class TorchGroup(Ranks):
         self._finish()
 
     def sum_numbers(self, *numbers: float) -> list[float]:
-        """Numbers, each summed over all ranks. Raises AmpError AMP509."""
+        """Numbers, each summed over all ranks of a training. AmpError AMP509."""
         tensor = _torch_distributed().tensor(
             [float(number) for number in numbers], dtype=_torch_distributed().float64, device=self.memory
         )
@@ -165,7 +165,7 @@ def join_group(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
 
 
 def _start_group(torch: ModuleType, memory: str) -> ProcessGroup:
-    """The group of all processes that the launcher has started."""
+    """For training by several ranks: the group of all processes that the launcher has started."""
     distributed = torch.distributed
     if not distributed.is_initialized():
         kind = "cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl"
@@ -181,7 +181,7 @@ def _start_group(torch: ModuleType, memory: str) -> ProcessGroup:
 
 @contextlib.contextmanager
 def _torch_errors_reported() -> Iterator[None]:
-    """Turns what torch.distributed raises into AmpError AMP509."""
+    """Training by several ranks: turns what torch.distributed raises into AmpError AMP509."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -191,7 +191,7 @@ def _torch_errors_reported() -> Iterator[None]:
 
 
 def _torch_distributed() -> ModuleType:
-    """torch with torch.distributed; AmpError AMP501 where it is missing."""
+    """For training by several ranks: torch with torch.distributed; AmpError AMP501 where it is missing."""
     os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

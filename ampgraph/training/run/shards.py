@@ -177,7 +177,7 @@ class Segment:
     end: int
 
     def within(self, spans: Mapping[int, Span]) -> Segment:
-        """The part of the segment that the spans ask for."""
+        """The part of the segment of an update that the spans ask for."""
         low, high = (self.start, self.end) if self.run is None else spans.get(self.run, (self.start, self.end))
         low, high = max(low, self.start), min(high, self.end)
         return replace(self, start=low, end=max(low, high))
@@ -207,7 +207,8 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
 
 
 def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
-    """Cuts a row of segments into pieces of the given numbers of elements."""
+    """Update shared out to ranks: cuts a row of segments into pieces of the given numbers of elements, of which it has
+    enough."""
     left, pieces = list(segments), []
     for size in sizes:
         piece: list[Segment] = []
@@ -222,12 +223,12 @@ def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[l
 
 
 def _length(segments: Sequence[Segment]) -> int:
-    """The number of elements in segments of an update's vectors."""
+    """Update shared out to ranks: the number of elements in segments of its vectors."""
     return sum(segment.end - segment.start for segment in segments)
 
 
 def _known_sizes(value: ir.Value) -> tuple[int, ...]:
-    """The sizes of a value, or (0, 0), which no vector has, where they are open."""
+    """Update shared out to ranks: the sizes of a value, or (0, 0), which no vector has, where they are open."""
     return tuple(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else (0, 0)
 
 
@@ -256,7 +257,7 @@ class SlicedUpdate:
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
     def _length(self, value: ir.Value) -> int:
-        """How many elements of a value belong to this rank's part."""
+        """How many elements of a value belong to this rank's part of the update."""
         return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
@@ -286,7 +287,8 @@ class SlicedUpdate:
         return made
 
     def _copy(self, node: ir.Node) -> None:
-        """Repeats a node on the parts of its operands; empty parts are left out of a Concat or Split."""
+        """Update shared out to ranks: repeats a node on the parts of its operands and notes its results; empty parts
+        are left out of a Concat or Split."""
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):

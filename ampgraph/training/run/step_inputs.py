@@ -147,7 +147,8 @@ class StepInputs:
 
 
 def _only_flatter(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether one shape has some axes of the other merged: channels that come last are not channels that come first."""
+    """A training step's inputs: whether one shape has some axes of the other merged: channels that come last are not
+    channels that come first."""
     ends = [{math.prod(sizes[: count + 1]) for count in range(len(sizes))} | {1} for sizes in (one, other)]
     return math.prod(one) == math.prod(other) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
@@ -182,7 +183,8 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
 
 
 def _to_port_type(port: Port, value: object) -> object:
-    """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
+    """A training step's inputs: smaller integers as int64 and float64 as float32, the types that numpy makes; other
+    types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
         return array.astype(np.int64)
@@ -207,7 +209,8 @@ def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) ->
 
 
 def _check_labels(labels: Array, row: ClassInput) -> None:
-    """Raises AMP503 for a label that is neither a class nor the ignored one, and says where it is."""
+    """A training step's inputs: raises AMP503 for a label that is neither a class nor the ignored one, and says where
+    it is."""
     wrong = labels < 0
     if row.classes:
         wrong |= labels >= row.classes
@@ -222,7 +225,8 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
 
 
 def _holds_exactly(port: Port, array: object) -> bool:
-    """Whether integers are given for a float32 input that holds all of them exactly, as pixels."""
+    """A training step's inputs: whether integers are given for a float32 input that holds all of them exactly, as
+    pixels."""
     small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
     return port.dtype == "float32" and small
 

@@ -67,7 +67,8 @@ class StepLog:
 
 
 def check_log(path: str, *sources: object) -> None:
-    """Raises AmpError AMP105 for a name that says another format and for a place that can hold no file, AMP106."""
+    """Before a training: raises AmpError AMP105 for a log whose name says another format and for a place that can hold
+    no file, AMP106."""
     if not path.lower().endswith(".csv"):
         raise AmpError("AMP105", "steps are logged as a .csv file", where=path, hint="--log steps.csv")
     refuse_output(Path(path), sources_of(*sources), "--log")
@@ -77,7 +78,7 @@ OPTION = "--tensorboard"
 
 
 def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
-    """Raises AmpError AMP501 without tensorboard, AMP105 for a place that can be no folder."""
+    """Before a training: raises AmpError AMP501 without tensorboard, AMP105 for a place that can be no folder."""
     _tensorboard()
     place = Path(folder)
     above = next((path for path in (place, *place.parents) if path.exists()), Path())
@@ -87,7 +88,8 @@ def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
 
 
 class EventLog:
-    """Takes in rows of a log, in order; the folder and the file in it come with the first one.
+    """For TensorBoard: takes in rows of a training's log, in order; the folder and the file in it come with the first
+    one.
 
     Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, and skipped_steps, counted from the start.
     """
@@ -97,7 +99,7 @@ class EventLog:
         self._writer: EventFileWriter | None = None
 
     def __call__(self, row: StepRow) -> None:
-        """Writes one step."""
+        """Writes one step of a training for TensorBoard."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -111,13 +113,13 @@ class EventLog:
         self._writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Writes what is still held, so that the file has everything."""
+        """Writes what is still held of a training for TensorBoard, so that the file has everything."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _tensorboard() -> type[EventFileWriter]:
-    """TensorBoard's writer of event files; AMP501 where it is not installed."""
+    """For the log of a training: TensorBoard's writer of event files; AMP501 where it is not installed."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

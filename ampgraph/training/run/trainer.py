@@ -232,7 +232,8 @@ class Trainer:
         on_step: OnStep | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> History:
-        """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
+        """Trains for some epochs, in random order, with a learning-rate schedule and checkpoints: arguments as
+        `FitOptions` has them, each step and epoch told to ``on_step`` and ``on_epoch``."""
         options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
         return fit(self, data, validate, options, on_step, on_epoch, self.group)
 

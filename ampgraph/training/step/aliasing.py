@@ -35,7 +35,7 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
 
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """The other nodes that read a state; None where it is unsafe whatever the order."""
+    """State updated in place: the other nodes that read it; None where it is unsafe whatever the order."""
     if not has(kind_of(writer), "elementwise") or old.is_graph_output():
         return None
     if any(
@@ -56,8 +56,8 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _real_writer(new: ir.Value) -> ir.Node | None:
-    """The node that really makes the next value, seen through Identities, and through a Split to what makes its
-    parts."""
+    """State updated in place: the node that really makes the next value, seen through Identities, and through a Split
+    to what makes its parts."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -66,8 +66,8 @@ def _real_writer(new: ir.Value) -> ir.Node | None:
 
 
 def _buffer_readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """Every node but the writer that may read the buffer of a state, through views of it too; None where a view is an
-    output."""
+    """State updated in place: every node but the writer that may read its buffer, through views of it too; None where a
+    view is an output."""
     found: dict[ir.Node, None] = {}
     waiting = [state]
     while waiting:
@@ -83,19 +83,20 @@ def _buffer_readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_view(node: ir.Node, trait: Trait) -> bool:
-    """Whether a node hands its input on under a trait that a runtime may fold away, as a move or a constant factor."""
+    """State updated in place: whether a node hands its input on under a trait that a runtime may fold away, as a move
+    or a constant factor."""
     kind = kind_of(node)
     return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
 
 def _is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is a number stored in the graph, an initializer or a Constant."""
+    """State updated in place: whether a value is a number stored in the graph, an initializer or a Constant."""
     return value is not None and not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
 
 
 def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
-    """The value behind all views (nodes with this trait, scalings by constants), the value itself if it is none; None
-    for what is made of constants alone."""
+    """State updated in place: the value behind all views (nodes with this trait, scalings by constants), the value
+    itself if it is none; None for what is made of constants alone."""
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):
@@ -105,8 +106,8 @@ def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
 
 
 def _needed_before(graph: ir.Graph, bits: Mapping[ir.Node, int]) -> dict[ir.Node, int]:
-    """For each node which of some nodes, by their ``bits``, run before it in any order of execution, because it needs
-    their results as numbers."""
+    """State updated in place: for each node which of some nodes, by their ``bits``, run before it in any order of
+    execution, because it needs their results as numbers."""
     needed: dict[ir.Node, int] = {}
     for node in graph:
         total = 0

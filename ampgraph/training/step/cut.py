@@ -127,7 +127,7 @@ def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list
 
 
 def _split_reads(b: Builder) -> None:
-    """Splits what the gradients read of vectors of state, so that they do not read the rest."""
+    """Step cut in two: splits what the gradients read of vectors of state, so that they do not read the rest."""
     inputs = set(b.graph.inputs)
     for node in [node for node in b.graph if node.op_type == "Split"]:
         source, sizes = node.inputs[0], b.given(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -173,7 +173,7 @@ def _update(
 
 
 def _known_shape(value: Value) -> tuple[int, ...]:
-    """The shape of a value. Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
+    """In a step cut in two: a value's shape. Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != FLOAT or dims is None or not all(isinstance(dim, int) for dim in dims):
         raise _not_cuttable(f"'{value.name}' is {value.dtype} {dims}")
@@ -181,7 +181,7 @@ def _known_shape(value: Value) -> tuple[int, ...]:
 
 
 def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
-    """Nodes, initializers and inputs that nothing reads, but for some inputs."""
+    """Step cut in two: removes nodes, initializers and inputs that nothing reads, but for some inputs."""
     for node in reversed(list(model.graph)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             _disconnect_bodies(node)
@@ -194,7 +194,7 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
 
 
 def _disconnect_bodies(node: ir.Node) -> None:
-    """Disconnects the bodies of a node that is removed, so that what they read does not count as read."""
+    """Step cut in two: disconnects the bodies of a node that is removed, so that what they read does not count."""
     for inner in (one for body in bodies(node) for one in body):
         for place in range(len(inner.inputs)):
             inner.replace_input_with(place, None)
@@ -220,7 +220,7 @@ def rounded_once(made: CutStep) -> CutStep:
 
 
 class _UnroundedCopies:
-    """Makes float32 copies of low values that are not rounded where they are made."""
+    """Step cut in two: makes float32 copies of low values that are not rounded where they are made."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.b = Builder(graph, "wide")
@@ -243,14 +243,14 @@ class _UnroundedCopies:
         return None
 
     def _raised(self, value: ir.Value) -> ir.Value:
-        """The float32 copy of a low value, made once."""
+        """Step cut in two: the float32 copy of a low value, made once."""
         if value not in self.made:
             self.made[value] = self._copy(value)
         return self.made[value]
 
     def _copy(self, value: ir.Value) -> ir.Value:
-        """A low value computed in float32: moves of numbers move unrounded ones, any other operator computes from
-        rounded ones."""
+        """Step cut in two: a low value computed in float32: moves of numbers move unrounded ones, any other operator
+        computes from rounded ones."""
         node = value.producer()
         if node is None or len(node.outputs) > 1 or bodies(node):
             return self.b.cast(value, FLOAT)
@@ -266,8 +266,8 @@ class _UnroundedCopies:
         return result
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
-        """A node's operand in float32: the unrounded copy of what was computed low if ``moved``, else a Cast; others as
-        they are."""
+        """Step cut in two: a node's operand in float32: the unrounded copy of what was computed low if ``moved``, else
+        a Cast; others as they are."""
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)

@@ -158,7 +158,7 @@ def _next_averages(update: UpdateGraph, part: Part, parameters: Sequence[Value],
 
 
 def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
-    """Several parameters, each written where it lies; a step that does not hold moves them by zero."""
+    """In an update: several parameters, each written where it lies; a step that does not hold moves them by zero."""
     states, optimizer, begun = update.states, move.optimizer, move.begun
     assert isinstance(optimizer, Elementwise)
     b, parameters, averages = update.builder, [update.read(parameter) for parameter in part.parameters], []

@@ -230,7 +230,8 @@ class GradientGraph:
                 parameter.const_value = ir.tensor(low, name=parameter.name)
 
     def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
-        """The step of these gradients and of an update by them, which is joined to them. ``said``: its options."""
+        """The step of these gradients and of an update by them, to which both are joined. ``said``: the options of
+        `build_training_step`, kept in the step's layout."""
         how = Together.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
@@ -253,7 +254,7 @@ class GradientGraph:
         return self._written(updated, running, said)
 
     def _withdrawn(self, names: Sequence[str]) -> list[ir.Value]:
-        """Removes outputs that only the two graphs needed, and returns their values."""
+        """Removes outputs of the training step that only its two graphs needed, and returns their values."""
         found = {value.name: value for value in self.graph.outputs}
         for name in names:
             self.graph.outputs.remove(found[name])

@@ -167,8 +167,8 @@ class DynamicLossScale:
 
     @classmethod
     def preset(cls, rule: str, **numbers: float | str | None) -> DynamicLossScale:
-        """A rule with the numbers it comes with, but for those given. Where the real one has a single factor, a given
-        ``growth`` sets ``backoff`` too."""
+        """A framework's rule of loss scaling with the numbers it comes with, but for those given. Where the real one
+        has a single factor, a given ``growth`` sets ``backoff`` too."""
         check_word("rule", rule, list(RULES))
         row = RULES[rule]
         if row.one_factor and "growth" in numbers and "backoff" not in numbers:
@@ -318,21 +318,22 @@ def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
 
 
 def spelled_number(value: object) -> str:
-    """A number as `option_text.read_number` reads it; whole ones without a point."""
+    """Of an optimizer or the like in text: a number as `option_text.read_number` reads it; no point in whole ones."""
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)
 
 
 def check_word(name: str, word: str, words: list[str]) -> None:
-    """Raises AmpError AMP320 for a word that is none of ``words``."""
+    """For a loss scale: raises AmpError AMP320 for a word that is none of ``words``."""
     if word not in words:
         hint = (nearest(word, words) if isinstance(word, str) else "") or f"there are: {', '.join(words)}"
         raise AmpError("AMP320", f"unknown {name} '{word}'", hint=hint)
 
 
 def positive(name: str, value: float | str | None, round_to: str = "float32") -> float:
-    """``value`` as a number of that type, and of float32's range: scales and factors meet float32 gradients."""
+    """For a loss scale: ``value`` as a number of that type, and of float32's range: scales and factors meet float32
+    gradients."""
     try:
         with np.errstate(over="ignore"):
             narrow, number = np.float32(value), float(np.dtype(round_to).type(value))
@@ -352,7 +353,7 @@ def invertible(name: str, value: object, number: float) -> float:
 
 
 def count(name: str, value: object) -> int:
-    """A whole number from 1 on that fits int32. Raises AmpError AMP320."""
+    """For a loss scale: a whole number from 1 on that fits int32. AmpError AMP320."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
         raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
     return int(value)

@@ -19,8 +19,8 @@ Value = ir.Value
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """Has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the launches
-    saved are worth the bytes moved. The results are the same to the bit."""
+    """In a step: has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the
+    launches saved are worth the bytes moved. The results are the same to the bit."""
     alike: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in graph:
         key = _alike_key(node)
@@ -34,8 +34,8 @@ def run_norms_together(graph: ir.Graph, longest: int) -> None:
 
 
 def _first_reader(graph: ir.Graph, norms: Sequence[ir.Node]) -> ir.Node | None:
-    """The first node that reads one of the norms' results; None where that is before all data are there, or where one
-    norm reads another."""
+    """Norms of gradients together: the first node that reads one of their results; None where that is before all data
+    are there, or where one reads another."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.outputs[0].consumers()]
     if any(reader not in place for reader in readers):
@@ -48,8 +48,8 @@ def _first_reader(graph: ir.Graph, norms: Sequence[ir.Node]) -> ir.Node | None:
 
 
 def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
-    """What norms that one node may compute have in common: operator, shape, type, axes (not the first), constant scale.
-    None for other nodes."""
+    """Norms of gradients together: what they have in common: operator, shape, type, axes (not the first), constant
+    scale. None for other nodes."""
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     data, scale = _uncast_data(node), node.inputs[1]
@@ -67,7 +67,7 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 
 def _uncast_data(node: ir.Node) -> Value:
-    """What a norm's node is given, before a Cast that nobody else reads."""
+    """Norms of gradients together: what a node is given, before a Cast that nobody else reads."""
     data = operand(node)
     cast = data.producer()
     alone = cast is not None and has(cast.op_type, "casts") and len(data.uses()) == 1 and not data.is_graph_output()
@@ -76,7 +76,8 @@ def _uncast_data(node: ir.Node) -> Value:
 
 
 def _pays(norms: Sequence[ir.Node]) -> bool:
-    """Whether the launches saved are worth moving all data twice more, by Concat and Split."""
+    """Norms of gradients together: whether the launches saved are worth moving all data twice more, by Concat and
+    Split."""
     cast = _uncast_data(norms[0]) is not norms[0].inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)

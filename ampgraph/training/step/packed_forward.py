@@ -41,12 +41,13 @@ def pack(model: ir.Model) -> str:
 
 
 def _most_unpacked(packed: bytes) -> int:
-    """The most bytes that a packed graph may unpack to: beyond that a file is made to fill the memory."""
+    """The most bytes that a step's packed forward graph may unpack to: more is made to fill the memory."""
     return (1 << 20) + 50 * len(packed)
 
 
 def _inflated(packed: bytes) -> bytes:
-    """Raises ValueError for more than `_most_unpacked`, zlib.error for what is cut off or is not zlib's."""
+    """A step's packed forward graph unpacked. Raises ValueError for more than `_most_unpacked`, zlib.error for what is
+    cut off or is not zlib's."""
     stream, most = zlib.decompressobj(), _most_unpacked(packed)
     whole = stream.decompress(packed, most + 1)
     if len(whole) > most or not stream.eof:
@@ -55,7 +56,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """The stored tensors of a forward graph that `pack` leaves out, by name."""
+    """What a training step keeps beside the packed forward graph: the tensors that `pack` leaves out, by name."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 

@@ -46,18 +46,18 @@ class _PartBetweenNorms:
 
     @property
     def products(self) -> list[ir.Node]:
-        """The products (MatMul, Conv) of this part, which low types make faster."""
+        """Of a training graph between norms: the products (MatMul, Conv), which low types make faster."""
         return [node for node in self.nodes if has(node.op_type, "products")]
 
     @property
     def multiplications(self) -> float:
-        """Multiplications of all its products for one batch."""
+        """Of a training graph between norms: multiplications of all its products for one batch."""
         return sum(map(_multiplications, self.products))
 
     @property
     def pays(self) -> bool:
-        """Whether its Casts cost more than the arithmetic, and two more bytes for each number that is read or written,
-        both ways. An input that goes on into a low norm is cast in any case."""
+        """Of a training graph between norms: whether its Casts cost more than the arithmetic, and two more bytes for
+        each number that is read or written, both ways. An input that goes on into a low norm is cast in any case."""
         casts = self.held_casts + (0 if self.low else self.input_casts)
         numbers = sum(_element_count(value) for node in self.nodes for value in _float_values(node))
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
@@ -119,19 +119,19 @@ def _computed_from(loss: Value) -> set[Value]:
 
 
 def _bounds_parts(node: ir.Node) -> bool:
-    """Whether a node lies between two parts: a norm of one operator, or whatever is pinned to float32 already (`HELD`),
-    as a norm of simple operators is."""
+    """Marks on a training graph: whether a node lies between two parts: a norm of one operator, or whatever is pinned
+    to float32 already (`HELD`), as a norm of simple operators is."""
     return HELD in node.meta or has(node.op_type, "norms")
 
 
 def _float_values(node: ir.Node) -> list[Value]:
-    """The float values that a node, with its bodies, reads and writes, without initializers."""
+    """Marks of a step: the float values that a node, with its bodies, reads and writes, without initializers."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 
 
 def _element_count(value: Value | None) -> float:
-    """The number of elements of a value; infinite where its shape is open."""
+    """Marks on a training graph: the number of elements of a value; infinite where its shape is open."""
     sizes = None if value is None or value.shape is None else list(value.shape)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return math.inf
@@ -139,7 +139,7 @@ def _element_count(value: Value | None) -> float:
 
 
 def _multiplications(node: ir.Node) -> float:
-    """The multiplications of a product; infinite where its shape is open."""
+    """Marks on a training graph: the multiplications of a product; infinite where its shape is open."""
     data, operand, made = node.inputs[0], node.inputs[1], node.outputs[0]
     if has(node.op_type, "biased"):  # each number of the result, or of the data, meets a row of the weights
         rows = dims(operand)[0] if operand is not None and math.isfinite(_element_count(operand)) else 1
@@ -153,7 +153,7 @@ def _multiplications(node: ir.Node) -> float:
 
 
 def hold_norms(model: ir.Model) -> None:
-    """Keeps norms that are written in simple operators in float32, and so what is differentiated of them.
+    """In a step: keeps norms that are written in simple operators in float32, and so what is differentiated of them.
 
     The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward does.
     """

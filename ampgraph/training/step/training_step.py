@@ -162,7 +162,7 @@ class TrainingStep:
         return [entry.name for entry in self.layout.of("parameter")]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model, whole or not at all."""
+        """Writes the training step's model, whole or not at all."""
         from ...formats.onnx.graph import OnnxGraph
 
         OnnxGraph(self.model).save(path)
@@ -219,7 +219,7 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
 
 @contextlib.contextmanager
 def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """The graph without some of its initializers, for as long as the block lasts."""
+    """For a training step that is saved: the graph without some of its initializers, for as long as the block lasts."""
     held = dict(graph.initializers)
     for name in names:
         graph.initializers.pop(name, None)
@@ -256,7 +256,7 @@ Tensor = TypeVar("Tensor", covariant=True)
 
 
 class StepResult(Generic[Tensor]):
-    """Numbers of a step. Each is copied from the device, and waited for, when it is asked for."""
+    """Numbers of a training step. Each is copied from the device, and waited for, when it is asked for."""
 
     __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_parts", "_scale")
 

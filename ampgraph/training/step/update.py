@@ -317,5 +317,5 @@ def _shows_in_gradients(variance: Value) -> bool:
 
 
 def _results_of_kind(values: Collection[Value], kind: str) -> list[Value]:
-    """The results of nodes of a kind that read some values."""
+    """In an update's graph: the results of nodes of a kind that read some values."""
     return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]

@@ -136,7 +136,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """Whether one choice for all is worth the bytes that Concat and Split move."""
+    """In an update's graph: whether one choice for all is worth the bytes that Concat and Split move."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)

@@ -111,7 +111,8 @@ def _vector_to_tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[i
 
 
 def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """From which to before which are matrices of one width, so many that a node for all of them pays."""
+    """Parameters side by side: from which to before which are matrices of one width, so many that a node for all of
+    them pays."""
     place = 0
     for width, alike in groupby(shapes, key=lambda shape: shape[1] if len(shape) == 2 else None):
         found = list(alike)
@@ -151,7 +152,7 @@ def _row_width(values: Sequence[Value]) -> int:
 
 
 def _as_rows(b: Builder, value: Value, width: int) -> Value:
-    """A tensor as rows, not through the view that made it."""
+    """Parameters side by side: a tensor as rows, not through the view that made it."""
     if dims(value)[1:] == (width,):
         return value
     view, maker = _private_view(value), value.producer()
@@ -176,7 +177,7 @@ def _private_view(value: Value) -> ir.Node | None:
 
 
 def low_source(gradient: Value) -> Value:
-    """What a float32 value, which nobody reads, is cast from, if nobody else reads that: its Cast goes."""
+    """What a float32 gradient, which nobody reads, is cast from, if nobody else reads that: its Cast goes."""
     cast = gradient.producer()
     low = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not gradient.uses() else None
     if cast is None or cast.graph is None or low is None or low.dtype not in LOW or len(low.uses()) != 1:
@@ -211,12 +212,12 @@ def _total_size(values: Iterable[Value]) -> int:
 
 
 def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
-    """The Casts of a float32 value to a type, without those in bodies and those that make an output."""
+    """Of parameters as vectors: the Casts of one to a type, without those in bodies and those that make an output."""
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]
 
 
 def _vector_type(value: Value) -> ir.DataType:
-    """The type in which a tensor is put together with others: its low type, or float32."""
+    """The type in which parameters are put together: a low one, or float32."""
     return value.dtype if value.dtype in LOW else FLOAT

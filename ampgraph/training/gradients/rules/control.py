@@ -69,14 +69,15 @@ class _ControlFlowNode:
     inside: Inside
 
     def copy(self, body: ir.Graph) -> ir.Graph:
-        """The body once more, under new names."""
+        """Gradient of a loop: the body once more, under new names."""
         graph = body.clone(allow_outer_scope_values=True)
         _rename(graph, self.b.fresh)
         return graph
 
 
 def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
-    """Gives all values and nodes of a copied body new names, in place: ONNX wants them unique in the whole model."""
+    """Gradient of a loop: gives all values and nodes of a copied body new names, in place: ONNX wants them unique in
+    the whole model."""
     for name, value in list(graph.initializers.items()):
         graph.initializers.pop(name)
         value.name = fresh(name)

@@ -26,7 +26,7 @@ no_gradient(
 
 
 def _one_minus_square(x: Term) -> Term:
-    """1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
+    """In a gradient: 1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
     return (1 - x) * (1 + x)
 
 

@@ -114,7 +114,8 @@ def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 
 def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None]:
-    """The size of each index; None if the operands may differ in it: one may have 1, which is repeated."""
+    """Gradient of Einsum: the size of each index; None if the operands may differ in it: one may have 1, which is
+    repeated."""
     sizes: dict[str, Size | None] = {}
     for value, term in zip(inputs, terms, strict=True):
         for index, dim in zip(term, value.shape or (), strict=True):
@@ -125,7 +126,7 @@ def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None
 
 
 def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """The indices of the operands and of the result; letters stand for the ellipsis."""
+    """Gradient of Einsum: the indices of the operands and of the result; letters stand for the ellipsis."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]

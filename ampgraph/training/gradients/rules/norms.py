@@ -175,7 +175,7 @@ def _sum_of_channels(b: Builder, x: Term, value: Term, before: int, size: int) -
 
 
 def _float_attribute(node: ir.Node, name: str, default: float) -> float:
-    """A norm's attribute as a float."""
+    """Gradient of a norm: its attribute as a float."""
     return float(attribute(node, name, default))
 
 

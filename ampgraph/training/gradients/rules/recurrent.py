@@ -83,7 +83,7 @@ class Direction:
 
     @property
     def x(self) -> Value:
-        """The input, [T, B, I]."""
+        """Gradient of one direction of an LSTM, GRU or RNN: the input, [T, B, I]."""
         return operand(self.node)
 
     @property
@@ -334,7 +334,7 @@ def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term,
 
 
 def _gru_reset_after(side: Direction) -> SideGradients:
-    """A GRU whose reset gate comes behind the product: all factors are known before the Scan."""
+    """The gradients of a GRU whose reset gate comes behind the product: all factors are known before the Scan."""
     side.activations("Sigmoid", "Tanh")
     b, weight, before = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
@@ -362,7 +362,8 @@ def _gru_reset_after(side: Direction) -> SideGradients:
 
 
 def _gru_reset_before(side: Direction) -> SideGradients:
-    """A GRU whose reset gate comes in front of the product: the Scan has to compute what R brings back for r."""
+    """The gradients of a GRU whose reset gate comes in front of the product: the Scan has to compute what R brings back
+    for r."""
     side.activations("Sigmoid", "Tanh")
     b, hidden, before = side.b, side.hidden, side.before()
     first, last = b.ops("Split", 2, side.weight(2), b.ints(2 * hidden, hidden), axis=0)

@@ -31,7 +31,7 @@ def _reduced_axes(b: Builder, node: ir.Node) -> Value | None:
 
 
 def _noop_with_empty_axes(node: ir.Node) -> int:
-    """Whether empty axes mean that nothing is reduced (1) or all (0), as the node says."""
+    """Gradient of a reduction: whether empty axes mean that nothing is reduced (1) or all (0), as the node says."""
     return int(attribute(node, "noop_with_empty_axes", 0))
 
 

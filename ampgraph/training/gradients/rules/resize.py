@@ -131,7 +131,8 @@ def _computed_matrix(b: Builder, x: Value, y: Value, axis: int, scale: float, wa
 
 
 def _matrix_elements(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: Term) -> Term:
-    """What the rows ``place`` of the matrix take of the columns ``source``."""
+    """Gradient of Resize: what the rows ``place`` [new] of the matrix [new, old] take of the columns ``source`` [old];
+    ``new``, ``old``: the sizes of the axis, ``ratio``: of new to old."""
     last = old - 1
     if way.transform == "align_corners":
         at = place * last / (new - 1).op("Max", 1)

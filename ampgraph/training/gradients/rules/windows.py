@@ -46,12 +46,12 @@ class Windows:
 
     @property
     def reach(self) -> list[int]:
-        """How many elements one window spans by axis: (kernel - 1) dilation + 1."""
+        """Gradient of a Conv or pool: how many elements one window spans by axis: (kernel - 1) dilation + 1."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
     def form(self) -> dict[str, list[int]]:
-        """Attributes of a node with these windows."""
+        """Gradient of a Conv or pool: attributes of a node with these windows."""
         return {"kernel_shape": self.kernel, "strides": self.strides, "dilations": self.dilations}
 
     @property
@@ -60,15 +60,15 @@ class Windows:
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
 
     def same(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
-        """Padding for auto_pad SAME: the odd element goes to the end if ``upper``."""
+        """Gradient of a Conv or pool: padding for auto_pad SAME: the odd one at the end if ``upper``."""
         return replace(self, begins=less if upper else more, ends=more if upper else less)
 
     def halved(self, totals: Sequence[int], upper: bool) -> Windows:
-        """Total padding shared between both sides; ``upper``: the odd one comes at the end."""
+        """Gradient of a Conv or pool: total padding shared between both sides; ``upper``: the odd one at the end."""
         return self.same([n // 2 for n in totals], [n - n // 2 for n in totals], upper)
 
     def taps(self) -> list[list[int]]:
-        """Where each element of the kernel meets the first window, last axis fastest."""
+        """Gradient of a Conv or pool: where each element of the kernel meets the first window, last axis fastest."""
         return [
             [int(at) * step for at, step in zip(position, self.dilations, strict=True)]
             for position in np.ndindex(*self.kernel)
@@ -113,7 +113,8 @@ def _same_padding(b: Builder, w: Windows, whole: Value, moved: Value, upper: boo
 
 
 def _cut_off(w: Windows) -> Unsupported:
-    """ONNX counts less than no padding there, and ONNX Runtime then starts behind the edge."""
+    """The refusal of a gradient of a Conv or pool: ONNX counts less than no padding there, and ONNX Runtime then starts
+    behind the edge."""
     return Unsupported(f"auto_pad SAME cuts off what strides of {w.strides} pass over with a kernel of {w.kernel}")
 
 
@@ -262,7 +263,8 @@ def _weight_gradient(b: Builder, x: Value, g: Value, weight: Value, w: Windows, 
 
 
 def _joined_parts(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
-    """Parts with few channels joined, ``count`` at a time, each made only when it is asked for."""
+    """Gradient of a Conv or pool: parts with few channels joined, ``count`` at a time, each made only when it is asked
+    for."""
     while chunk := list(itertools.islice(parts, count)):
         yield b.joined(chunk, 1)
 

@@ -10,25 +10,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..core.arrays import Result
+from ..core.arrays import Feeds, Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from ..core.low_types import numpy_type
 from ..formats import adapters
-from ..formats.onnx.graph import OnnxGraph
-from ..formats.onnx.io import to_proto
-from ..numerics.graphs import Interface, interface_of, load_onnx
-from ..numerics.metrics.roles import roles_of
-from ..numerics.strict.session import StrictSession, low_accumulators
-from ..numerics.trace.values import Tracer
-from ..report.verification import QuantizedParts, quantized_parts
+from ..formats.adapters import OnnxGraph, load_onnx
+from ..formats.kinds import Model, PathLike, path_of
 from ..runtime.devices import choose
 from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
-from ..runtime.ports import Port, Session
-from .kinds import Feeds, Model, PathLike, path_of
-from .run import MINDIR_DEVICES, ONNX_DEVICES, executed, refuse_device, runtime_of, unproven
+from ..runtime.ports import Interface, Port, Session, interface_of
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven
+from .metrics.roles import roles_of
+from .quantized import QuantizedParts, quantized_parts
+from .strict.session import StrictSession, low_accumulators
+from .trace.values import Tracer
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
@@ -48,7 +46,7 @@ class Pair(ABC):
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
-        """Nothing is open yet: `open` makes the sessions."""
+        """Of two models to compare, nothing is open yet: `open` makes the sessions."""
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
@@ -137,13 +135,12 @@ class OnnxPair(Pair):
             message = error.message.replace("refuses the model", "refuses your model, as it was before")
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
         if self._runtime is not None:
-            self._found = session = executed(self._runtime, self._model, self._theirs)
+            self._found = session = executed_session(self._runtime, self._model, self._theirs)
             self.layers = session.layers()
         elif self.strict:
             self._found = StrictSession(self._theirs, target=self._target)
         else:
-            assert isinstance(self._theirs, OnnxGraph)
-            source = to_proto(self._theirs.model) if self._path is None else self._path
+            source = adapters.proto_of(self._theirs) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
@@ -250,12 +247,12 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
-    """The low types in which a model computes or stores."""
+    """Of a model to compare: the low types in which it computes or stores."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _prepared_graph(model: Model) -> Graph:
-    """A MindIR model with its dataflow ready."""
+    """Of two models to compare: a MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
     return graph
@@ -264,8 +261,8 @@ def _prepared_graph(model: Model) -> Graph:
 def in_types_of(
     feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
 ) -> Feeds:
-    """A sample in the float types that another model takes; ``dtypes`` by input, ``optional``: its inputs whose type is
-    unknown."""
+    """A sample of one model in the float types that the other takes; ``dtypes`` by input, ``optional``: its inputs
+    whose type is unknown."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")
@@ -279,8 +276,8 @@ def in_types_of(
 
 
 def same_interface(reference: Interface, model: Interface) -> None:
-    """Raises AmpError AMP209 where inputs or outputs of two models differ in name, in kind or in shape; float types may
-    differ."""
+    """Before two models are compared: raises AmpError AMP209 where inputs or outputs differ in name, in kind or in
+    shape; float types may differ."""
     optional = set(reference.optional) | set(model.optional)
     for sort, ours, theirs in (
         ("input", reference.inputs, model.inputs),
@@ -300,14 +297,14 @@ def same_interface(reference: Interface, model: Interface) -> None:
 
 
 def _first_names(ports: Mapping[str, Port]) -> str:
-    """Names of the first few inputs or outputs, for messages."""
+    """Messages on two models: names of the first few inputs or outputs."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output of two models differs by more than its float type: kind of type, rank or a
-    fixed size."""
+    """Before two models are compared: raises AMP209 where an input or output differs by more than its float type: kind
+    of type, rank or a fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.arrays import Array, Result
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, is_whole
 from ..core.graph import LOW
 from ..core.low_types import numpy_type
 from ..core.progress import Progress
+from ..core.shown import Data
 from ..core.verdict import QUANTILE
-from ..numerics.inputs.states import FLOATS, CachePair, find_pairs
-from ..numerics.metrics.agreement import Agreement, quantile
-from ..report.verification import StepError
 from ..runtime.ports import Port
-from .kinds import Feeds
+from .inputs.states import FLOATS, CachePair, find_pairs
+from .metrics.agreement import Agreement, quantile
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from .inputs.samples import Samples
 
 # -- what it is fed, step by step -------------------------------------------------------------------------------------
 
@@ -107,7 +106,7 @@ class Decoder:
 
 
 def sampled(scores: Array) -> Array:
-    """The likeliest token at the last place, [batch]; integers are tokens themselves."""
+    """In decoding step by step: the likeliest token at the last place, [batch]; integers are tokens themselves."""
     last = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1] if scores.ndim > 1 else scores
     if scores.dtype.kind in "iu":
         return last[..., -1] if scores.ndim > 1 else last
@@ -117,7 +116,7 @@ def sampled(scores: Array) -> Array:
 
 
 def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: tuple[CachePair, ...]) -> Decoder:
-    """The parts that inputs and outputs play, by their names, types and ranks."""
+    """For decoding step by step: the parts that inputs and outputs play, by their names, types and ranks."""
     held = {name for pair in pairs for name in (pair.past, pair.present)}
     free = {name: port for name, port in inputs.items() if name not in held}
     whole = {name: port for name, port in free.items() if port.dtype in ("int32", "int64")}
@@ -138,7 +137,7 @@ def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: t
 
 
 def _scores_output(outputs: Mapping[str, Port]) -> str:
-    """The output that tokens are sampled from: called logits, else the first of scores, else tokens themselves."""
+    """In decoding step by step: the output that tokens are sampled from: called logits, else scores, else tokens."""
     floats = [name for name, port in outputs.items() if port.dtype in FLOATS and len(port.shape) in (2, 3)]
     whole = [name for name, port in outputs.items() if port.dtype in ("int32", "int64") and 1 <= len(port.shape) <= 2]
     return next((name for name in floats if "logit" in name.lower()), next(iter([*floats, *whole]), ""))
@@ -147,6 +146,17 @@ def _scores_output(outputs: Mapping[str, Port]) -> str:
 # -- both models, each on its own cache, with the reference's tokens --------------------------------------------------
 
 MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class StepError(Data):
+    """What the error of a step is, counted from 0, and at which output."""
+
+    step: int
+    error: float
+    output: str
+
+
 Run = tuple[dict[str, Result], dict[str, Result]]
 
 
@@ -218,7 +228,8 @@ class Decoding:
 
 
 def decoding_of(pair: Pair, steps: int | None, cache: Sequence[str]) -> Decoding | None:
-    """How `verify --steps` runs a pair of models step by step; None where that was not asked for.
+    """How `verify --steps` runs a pair of models step by step, each fed its own cache (``cache``: pairs like
+    ``past_*=present_*``); None where that was not asked for.
 
     Raises AmpError AMP304 for MindIR models, AMP312 for a number of steps or a cache that makes no sense.
     """
