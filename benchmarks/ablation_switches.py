@@ -145,7 +145,6 @@ PARTS: Mapping[str, object] = {
     "rules.cancelling.Cancelling._squared_distance": [],
     "rules.cancelling.Cancelling._remainder": [],
     "rules.cancelling.Cancelling._weights": {},
-    "rules.constants._is_read_beside": False,
     "rules.constants._tells_known_shape": False,
     "rules.integers._quantized_ops": [],
     "rules.integers._between_quantized": [],
@@ -160,6 +159,8 @@ PARTS: Mapping[str, object] = {
     "rules.spectra.Spectra._is_raw": False,
     "rules.streams._is_added_to": False,
     "rules.streams._begins_low": False,
+    "rules.thresholds._is_exact": False,
+    "rules.thresholds._adds_up_exactly": False,
     "rules.weights._Reader._converted": {},
     "rules.rule._crossed": [],
     "rules.rule.reaches": [],
@@ -176,8 +177,6 @@ PARTS: Mapping[str, object] = {
     "facts.values._float_arithmetic": None,
     "facts.values._integer_arithmetic": None,
     "scales._is_made_up_for": False,
-    "scales._made_by": "",
-    "scales.scaled_results": frozenset(),
     "scales.find_scalings": (),
     "streams.StreamFinder._is_move": False,
     "fused_pairs.folded_into_product": "",
@@ -195,8 +194,8 @@ PARTS: Mapping[str, object] = {
     "ampgraph.rules.together.rounded_together": [],
     "ampgraph.rules.together.LowStored.before": {},
     "ampgraph.rules.together.LowStored._behind": {},
-    "ampgraph.rules.together.LowStored._is_zero": False,
     "ampgraph.rules.together.LowStored.holds_parameters": False,
+    "ampgraph.rules.together.LowStored.holds_weights": False,
 }
 """Functions of rules and facts that look for one special thing, with what they give where they find nothing; in
 `ampgraph.planner` where a name does not begin with the package."""

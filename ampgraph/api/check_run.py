@@ -353,8 +353,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """Check of a conversion: float16 values by name (an output: what a Cast makes of one); whether a product makes
-    them."""
+    """Check of a conversion: float16 values by name (outputs: what a Cast makes of them); whether a product does."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

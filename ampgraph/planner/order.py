@@ -13,7 +13,7 @@ from .decisions import Decisions, Ledger
 from .facts.facts import Facts
 from .overrides import read_overrides
 from .regions import Regions, find_tied
-from .rules.accumulators import deep_products
+from .rules.accumulators import deep_products, low_inside
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
@@ -43,7 +43,7 @@ LOOKS = (
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
     (*LOOKS, integer_sums, quantized, raw_inputs, thresholds, folded_constants, float32_streams),
-    (residual_streams, recurrences, deep_products, wrong_kernels),
+    (residual_streams, recurrences, low_inside, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
     (taint,),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Ties
 from ..core.names import pattern_for
 from ..core.plan import Plan
 from ..core.selection import touched
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
-from .decisions import Decisions, Ties
+from .decisions import Decisions
 
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
@@ -121,8 +121,8 @@ def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
 
 
 def _places(flow: Dataflow, op: Op) -> list[Place]:
-    """Promotions: what runs call the results of an operator: their names; within a function, where calls share them,
-    with its own name."""
+    """Promotions: what runs call an operator's results: their names; in a function, which calls share, with its own
+    name."""
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]

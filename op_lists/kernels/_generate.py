@@ -85,6 +85,10 @@ HEADS: dict[str, dict[str, Any]] = {
             "com.microsoft::SkipLayerNormalization": "mean and deviation are accumulated in float32",
             "com.microsoft::SkipSimplifiedLayerNormalization": "the mean square is accumulated in float32",
         },
+        "low_inside": {
+            **dict.fromkeys(("GRU", "LSTM", "RNN"), "cuDNN is asked for the data's own type in its sums and gates"),
+            **dict.fromkeys(("ReduceLogSum", "ReduceMean"), "the sum is stored in the data's own type"),
+        },
         "ties": True,
         "tied": {},
         "broken": {
@@ -198,7 +202,8 @@ OURS = ("ties", "wheel")  # what the file does not say
 
 COMMENTS = {
     "cuda": """
-# Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
+# Other reductions are not in float32_inside: nothing promises their accumulator. [low_inside]: measured on an H200, by
+# its outputs alone (benchmarks/gpu.md). [broken]: nodes whose `attribute` (`default`
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; those that set an attribute of `runs` to another
 # value (a list: others in turn), have other numbers in the second half of `mirrored` than in the first, or an operand
@@ -356,7 +361,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {toml_value(v)}" for k, v in head.items() if k not in OURS and not isinstance(v, dict)]
-    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "fused_pairs")
+    sections = ("no_gain", "float32_inside", "low_inside", "tied", "broken", "fuses", "fused_pairs")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import ampgraph
@@ -53,3 +54,18 @@ def test_a_converted_file_has_the_error_that_a_strict_run_predicts(tmp_path, dty
     [found] = session.run(None, {session.get_inputs()[0].name: feeds["image"]})
     error, predicted = (np.linalg.norm(value - exact) / np.linalg.norm(exact) for value in (found, told))
     assert predicted / 2 < error < 2 * predicted
+
+
+def test_a_mean_is_infinite_where_its_sum_leaves_float16():
+    """What `low_inside` of the kernel table says of it."""
+    from ampgraph.numerics.strict.session import StrictSession
+
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, [2, 1024])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [2])
+    mean = onnx.helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0)
+    graph = onnx.helper.make_graph([mean], "mean", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.full((2, 1024), [[60], [70]], np.float16)}
+    ort.preload_dlls()
+    [found] = ort.InferenceSession(model.SerializeToString(), providers=[CUDA]).run(None, feeds)
+    np.testing.assert_array_equal(found, StrictSession(model, target="cuda").run(feeds)["y"])

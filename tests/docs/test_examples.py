@@ -16,7 +16,7 @@ SAID = {
     "cnn": "98.61% of 360 images right",
     "decoder_with_cache": "verdict ok over 16 steps",
     "encoder": "met with",
-    "lstm": "LSTM is float16",
+    "lstm": "LSTM is float32, by inside",
     "quantized": "DequantizeLinear 12 -> 12, Cast 0 -> 1\nverdict ok, left as they are: 3 Conv",
     "mindir": "Conv2D-op0 is float16",
     "train_digits": "epoch 2: loss 0.",

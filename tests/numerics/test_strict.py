@@ -282,3 +282,10 @@ def test_a_float16_accumulator_stops_at_2048_however_large_the_weight_is(width: 
     for target, total in (("webgpu", 2048), ("cpu-arm64", 2048), ("cuda", 4096)):
         found = StrictSession(model, target=target).run({"x": np.ones((1, 4096), np.float16)})["y"]
         assert isinstance(found, np.ndarray) and found.tolist() == [[total] * width], target
+
+
+def test_a_mean_overflows_where_the_kernel_of_the_target_stores_its_sum() -> None:
+    model = parse("g (float16[2,1024] x) => (float16[2] y) { y = ReduceMean <axes = [1], keepdims = 0> (x) }", opset=17)
+    feeds = {"x": np.full((2, 1024), [[60], [70]], np.float16)}
+    assert StrictSession(model, target="cuda").run(feeds)["y"].tolist() == [60, np.inf]
+    assert StrictSession(model).run(feeds)["y"].tolist() == [60, 70]

@@ -1,4 +1,5 @@
-"""Products that are too deep for the target's float16 accumulators are float32: alone, or with others in a row."""
+"""Products that are too deep for the target's float16 accumulators are float32: alone, or with others in a row. So are
+layers and long sums whose kernel computes in float16 inside."""
 
 from __future__ import annotations
 
@@ -83,3 +84,42 @@ def test_a_mean_of_who_knows_how_many_places(target: str, places: str, dims: dic
     plan = ampgraph.plan(parse(text, opset=17), "O2", target=target, dims=dims)
     rules = {one.kind: one.why.rule for one in plan.decisions if one.dtype == "float32"}
     assert (rules.get("GlobalAveragePool") == "long-sum") == held
+
+
+LAYER = """g (float[5, 1, 8] x) => (float[5, 1, 1, 8] y) {
+    m = MatMul (x, k)
+    y, h, c = LSTM <hidden_size = 8> (m, w, r)
+}"""
+
+
+def layer_type(level: str, **options: object) -> tuple[str, list[str]]:
+    """What an LSTM computes in, and what is said of it."""
+    random = np.random.default_rng(0)
+    weights = {n: random.standard_normal((1, 32, 8)).astype(np.float32) for n in "wr"} | {
+        "k": np.eye(8, dtype=np.float32)
+    }
+    plan = ampgraph.plan(parse(LAYER, weights, opset=17), level, **options)
+    [dtype] = {one.dtype for one in plan.decisions if one.kind == "LSTM"}
+    return dtype, [note.topic for note in plan.notes if note.topic.startswith("inside")]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_layer_that_cuda_rounds_inside_is_float32(level: str) -> None:
+    assert layer_type(level) == ("float32", ["inside"])
+
+
+def test_it_is_low_where_asked_for() -> None:
+    assert layer_type("O3") == ("float16", ["inside (not held)"])
+    assert layer_type("O2", rule="no-inside") == layer_type("O2", low="op:LSTM") == ("float16", [])
+
+
+@pytest.mark.parametrize(("count", "dtype"), [("400", "float16"), ("N", "float32")])
+def test_a_mean_whose_sum_is_stored_low_is_float32_where_nobody_says_of_how_many(count: str, dtype: str) -> None:
+    text = f"""g (float[2, {count}, 8] x) => (float[2, 4] y) {{
+        a = MatMul (x, v)
+        m = ReduceMean <axes = [1], keepdims = 0> (a)
+        y = MatMul (m, w)
+    }}"""
+    weights = {"v": np.eye(8, dtype=np.float32), "w": np.full((8, 4), 0.1, np.float32)}
+    plan = ampgraph.plan(parse(text, weights, opset=17), "O2")
+    assert {one.dtype for one in plan.decisions if one.kind == "ReduceMean"} == {dtype}

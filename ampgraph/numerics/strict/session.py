@@ -234,19 +234,18 @@ def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None
 
 
 def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
-    """Strict run: the kernels of a target that add up in a low type; None where it is float32, or none is known.
-    ``target``: empty for the one that the file was made for, where it says so."""
+    """Strict run: the kernels of a target of which some add up in a low type; None where all do in float32, or none
+    is known. ``target``: empty for the one that the file was made for, where it says so."""
     said = target_in(graph.metadata()) if isinstance(graph, DescribedGraph) and not target else target
     found = load_kernels(said) if said in TARGETS["ONNX"] else None
-    return found if found is not None and found.accumulates in LOW else None
+    return found if found is not None and (found.accumulates in LOW or found.low_inside) else None
 
 
 def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     """Strict run, how an operator's own kernel adds up, where that is in a low type: each sum rounded."""
-    low = kernels.accumulates
-    if all(flow.values[i].dtype != low for i in op.outputs if i != NONE) or not kernels.computes(
-        op.kind, flow.opset, "T", low
-    ):
+    low = flow.values[op.outputs[0]].dtype if op.kind in kernels.low_inside else kernels.accumulates
+    made = {flow.values[i].dtype for i in op.outputs if i != NONE}
+    if low not in LOW or low not in made or not kernels.computes(op.kind, flow.opset, "T", low):
         return None
     shapes = tuple(flow.shape(i) for i in op.inputs if i != NONE)
     folded = _in_front(flow, op, kernels) if op.kind in kernels.folds else None

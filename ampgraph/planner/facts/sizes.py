@@ -35,19 +35,30 @@ class OpenSizes:
             return math.prod(dims[2:])
         if self.traits.has(op.role, "sums_windows"):
             return math.prod(self.flow.integers(op, "kernel_shape") or [])
+        return math.prod(dims[axis] for axis in self._reduced(op, len(dims)))
+
+    def _reduced(self, op: Op, rank: int) -> list[int]:
+        """The axes over which a reduction goes; the last one where that is computed."""
         axes = self.flow.integers(op, "axes")
         if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
             item = self.flow.values[op.inputs[1]]
             array = self.flow.weights.array(item) if item.weight else None
             axes = [-1] if array is None else array.reshape(-1).tolist()
         if not axes:
-            return 1 if self.flow.attribute(op, "noop_with_empty_axes") else math.prod(dims)
-        return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
+            return [] if self.flow.attribute(op, "noop_with_empty_axes") else list(range(rank))
+        return [axis for axis in axes if -rank <= axis < rank]
 
-    def is_open(self, op: Op) -> bool:
-        """Whether an operator adds up all places behind batch and channels, and nobody says how many there are."""
+    def is_open(self, op: Op, *, any_axes: bool = False) -> bool:
+        """Whether an operator adds up all places behind batch and channels, and nobody says how many there are;
+        ``any_axes``: or goes along axes of which nobody does."""
         value = op.inputs[0]
         shape = self.flow.shape(value)
+        if any_axes and not self.traits.has(op.role, "sums_all_places"):
+            if shape is None:
+                return True
+            follows = 2 if value in self._places else len(shape)  # from there on sizes follow from the inputs'
+            sizes = [shape[axis] for axis in self._reduced(op, len(shape)) if axis % len(shape) < follows]
+            return not all((isinstance(n, int) and n >= 0) or str(n) in self.named for n in sizes)
         known = (shape is not None and self._known(shape)) or (value in self._places and not self._open_inputs)
         return self.traits.has(op.role, "sums_all_places") and not known
 

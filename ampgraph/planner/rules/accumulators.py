@@ -1,4 +1,5 @@
-"""Products whose kernel adds up in float16: what that rounds grows with the depth of the contraction.
+"""Products whose kernel adds up in float16: what that rounds grows with the depth of the contraction. And recurrent
+layers whose kernel does.
 
 A sum of K random products, each product and each sum rounded, is off by 0.3 sqrt(K) roundings, relative to its size
 (1.5e-4 sqrt(K) from K = 64 to 8,192, and bit for bit so on WebGPU: tests/webgpu). Errors of products that follow one
@@ -14,7 +15,7 @@ from ...core.dataflow import NONE, Op
 from ...core.plan import Why
 from ..decisions import ACCURACY, Decisions, Hold
 from ..facts.facts import Facts
-from .rule import Findings, Ruling, Sight, runs
+from .rule import Findings, Ruling, Sight, ruling, runs
 
 GROWTH = 0.3
 """Roundings that a product is off by, for each root of its depth."""
@@ -50,6 +51,21 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
                 rulings.append(_held(facts, flow.ops[deepest], depths[deepest], error * math.sqrt(total)))
         chains.update((value, chain) for value in op.outputs if value != NONE)
     return Findings(rulings)
+
+
+@runs(
+    "inside",
+    trigger="a recurrent layer that the target's kernel computes in the low type inside, step by step",
+    action="float32 for it",
+)
+def low_inside(sight: Sight, decided: Decisions) -> Findings:
+    """Operators whose kernel rounds inside, where a strict run rounds what they give alone; sums have a rule of their
+    own."""
+    facts = sight.facts
+    inside = facts.options.kernels.low_inside
+    kinds = inside.keys() - facts.traits.operators("sums")
+    found = [op for op in facts.flow.with_roles(kinds) if op.slots]
+    return Findings([ruling(facts, Why("inside", f"{op.kind}: {inside[op.kind]}"), [op]) for op in found])
 
 
 def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
