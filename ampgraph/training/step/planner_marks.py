@@ -75,7 +75,7 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
 
 
 def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
-    """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
+    """Marks of a step: float values that nodes other than norms connect, in order. What is stored connects nothing."""
     same: dict[Value, Value] = {}
 
     def root(value: Value) -> Value:
