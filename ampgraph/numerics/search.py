@@ -37,7 +37,7 @@ def attribute(
     error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
     late: Late = lambda: False,
 ) -> Attribution:  # fmt: skip
-    """The units with the largest errors, by halving: the block is divided that has most for the root of its size.
+    """Which units have the largest errors, by halving: the block is divided that has most for the root of its size.
 
     By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
 
@@ -105,14 +105,14 @@ class Search:
     known: dict[frozenset[int], float] = field(default_factory=dict)
 
     def left(self, held: Iterable[int]) -> float:
-        """The error of a run with these units in float32; each is run once."""
+        """Search by numbers: the error of a run with these units in float32; each is run once."""
         key = frozenset(held)
         if key not in self.known:
             self.known[key] = self.error(key)
         return self.known[key]
 
     def cheapest(self, aim: float) -> frozenset[int] | None:
-        """What is to be in float32 for an error of ``aim`` or less; None where even all is not enough."""
+        """Search by numbers: what is to be in float32 for an error of ``aim`` or less; None where all is not enough."""
         everything = range(len(self.costs))
         if self.left(()) <= aim:
             return frozenset()
@@ -154,7 +154,7 @@ class Search:
         return ranked[: min(many, max(few + 1, guess))] if self.late() else ranked[:many]
 
     def _guess(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
-        """How many leave ``aim``, if squared errors add up."""
+        """Search by numbers: how many units in float32 leave ``aim``, if squared errors add up."""
         left = total = sum(weights[unit] for unit in ranked)
         if not (math.isfinite(whole) and total):
             return min(1, len(ranked))
@@ -166,7 +166,7 @@ class Search:
         return len(ranked)
 
     def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
-        """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
+        """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)
