@@ -259,7 +259,7 @@ class Summary(Shown):
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
-    """For the summary: what a plan decided of each node of its dataflow, and ranges. Call before the model is edited."""
+    """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
     decided = _decisions(plan)
     spans = by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
