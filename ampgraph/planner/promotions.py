@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Ties
 from ..core.names import pattern_for
 from ..core.plan import Plan
 from ..core.selection import touched
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
-from .decisions import Decisions, Ties
+from .decisions import Decisions
 
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
