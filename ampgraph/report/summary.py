@@ -193,12 +193,12 @@ class Summary(Shown):
 
     @property
     def rewrites(self) -> dict[str, int]:
-        """How many rewrites there are, by what is written."""
+        """The summary's count of rewrites, by what is written."""
         return {one.what: one.count for one in self.rewritten}
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """Nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
+        """The summary's nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -369,7 +369,7 @@ def summarize(
 
 
 def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
-    """The rewrites of a plan, those that write the same together."""
+    """For the summary: the rewrites of a plan, those that write the same together."""
     groups: dict[str, list[Rewrite]] = {}
     for one in plan.rewrites:
         groups.setdefault(one.what, []).append(one)
@@ -397,7 +397,7 @@ def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
 
 
 def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
-    """Nodes that stay float32, in groups of one rule and one kind, the largest group first."""
+    """For the summary: nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
@@ -405,7 +405,7 @@ def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
 
 
 def _meaning(node: Chosen, plan: Plan) -> str:
-    """Why a node stays float32, without the place in the operator lists that says so."""
+    """For the summary: why a node stays float32, without the place in the operator lists that says so."""
     why = node.why
     sentence = (why.about and MEANING_OF.get(why.rule)) or MEANING.get(why.rule, "{text}")
     return sentence.format(kind=node.kind, text=why.text, about=why.about, dtype=plan.dtype, level=plan.level)
@@ -492,7 +492,7 @@ def _casts(summary: Summary) -> str:
 
 
 def _interface(summary: Summary) -> str:
-    """Which inputs and outputs have another type than before."""
+    """The summary's row on inputs and outputs that have another type than before."""
     if not summary.low_io:
         return "inputs and outputs keep their types"
     return (
