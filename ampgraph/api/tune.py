@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,19 +109,27 @@ def tune(
     source = path_of(model)
     refuse_page(html, model, data, output, wanted.ranges, wanted.lists)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        options = resolve(wanted, "ONNX")
-        graph = loaded(model, wanted)
         if output is not None:
-            refuse_result(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
+            sources = sources_of(source, data, wanted.ranges, wanted.lists)
+            refuse_result(loaded(model, wanted), Path(output), sources, "-o")
             try_folder(Path(output), "-o")
-        low_io = interface(graph, wanted)
-        drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
-        measure = metric_of(metric, roles_of(graph.dataflow()))
-        options = Measuring().steer(options, graph)
-        bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
+        bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
         found = _searched(bench, tolerance, output, sensitivity)
     write_page(html, lambda: tuning_page(see(found.output or model), found).html())
     return found
+
+
+def bench_of(
+    model: Model, recipe: Recipe, data: Data, samples: int | None, metric: str | Function, scratch: Path,
+    progress: Progress | None, seed: int = 0, until: float = math.inf,
+) -> Bench:  # fmt: skip
+    """What searches with the arguments of `tune`; ``until``: the time, as `time.monotonic` tells it, by which to end.
+    Raises AmpError as `tune`."""
+    options, graph = resolve(recipe, "ONNX"), loaded(model, recipe)
+    drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
+    measure = metric_of(metric, roles_of(graph.dataflow()))
+    steered = Measuring().steer(options, graph)
+    return Bench(model, steered, interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
@@ -207,7 +216,7 @@ def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
 
 @dataclass
 class Bench:
-    """Converts candidates of one model and runs them: ``points``, in their order."""
+    """Converts candidates of one model and runs them: ``points``, in their order; ``until`` as `bench_of` has it."""
 
     model: Model
     options: Options
@@ -216,6 +225,7 @@ class Bench:
     metric: Metric
     scratch: Path
     progress: Progress | None
+    until: float = math.inf
     groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
     points: list[Point] = field(default_factory=list)
@@ -237,9 +247,16 @@ class Bench:
         if start.error > tolerance and self.groups:
             whole = self._tried(frozenset(range(len(self.groups))), "all in float32")
             if whole.error <= tolerance:
-                tried = lambda chosen, aim: self._tried(chosen, f"what is to leave {aim:.3g}").error  # noqa: E731
+
+                def tried(chosen: frozenset[int], aim: float) -> float | None:
+                    return None if self.late() else self._tried(chosen, f"what is to leave {aim:.3g}").error
+
                 confirmed(tolerance, self.predict, tried, BUDGET - 2)
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.until
 
     def frontier(self) -> list[Point]:
         """The candidates of `tune` that no other one beats in size and in error, the smallest first."""
@@ -329,7 +346,10 @@ class Bench:
         """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
         self._report_progress("looking for what makes the error", len(self.samples) - 1)
         known = self._predicted.setdefault(tuple(self._shown), {})
-        found = Search([group.cost for group in self.groups], self._prediction, self.measure, known=known).cheapest(aim)
+        costs, products = [group.cost for group in self.groups], self.options.lists.products
+        heavy = frozenset(i for i, group in enumerate(self.groups) if not products.isdisjoint(group.kinds))
+        search = Search(costs, self._prediction, self.measure, late=self.late, known=known, heavy=heavy)
+        found = search.cheapest(aim)
         if found is None:
             return frozenset(range(len(self.groups)))
         return found.union(*(self._moves[i] for i in found))
@@ -349,7 +369,7 @@ class Bench:
                 self.start.distance(self._expected[n], self._switched.run(feeds, units)) for n, feeds in self._seen()
             )
 
-        found = attribute(error, len(live), len(live), 0.0, PARTS)
+        found = attribute(error, len(live), len(live), 0.0, PARTS, self.late)
         weights = [0.0] * len(self.groups)
         for place, share in zip(found.order, found.shares, strict=True):
             weights[live[place]] = share

@@ -81,6 +81,8 @@ BUDGET = 20  # strict runs of candidates that `tune` makes
 LEANER = 64  # runs at most that look for what is not needed
 EIGHTH = 8  # the first of a ranking are found within one of them
 NEARLY = 0.85  # of the tolerance: what leaves so much is lean enough
+SHARE = 0.2  # of the heavy units: so few are lean enough
+WIDTH = 24  # heavy units of which each is tried beside those that are held
 AIM = 0.97  # of the tolerance, for a prediction
 LEAST, MOST = 0.3, 2.0  # by which an aim is moved at once
 
@@ -95,6 +97,7 @@ class Search:
         measure: what each unit makes of the squared error of such a run, infinite where it makes what is not finite.
         runs: that look for what is not needed at most; ``late``: whether to end with what was found.
         known: errors, by the units in float32.
+        heavy: the units that should be few, as products are.
     """
 
     costs: Sequence[float]
@@ -103,6 +106,7 @@ class Search:
     runs: int = LEANER
     late: Late = lambda: False
     known: dict[frozenset[int], float] = field(default_factory=dict)
+    heavy: frozenset[int] = frozenset()
 
     def left(self, held: Iterable[int]) -> float:
         """Search by numbers: the error of a run with these units in float32; each is run once."""
@@ -125,6 +129,8 @@ class Search:
         for worth in (density, weights):
             first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
             found.append(self._without_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
+        if min(len(self.heavy.intersection(held)) for held in found) > SHARE * len(self.heavy):
+            found += self._grown(sorted(rest, key=lambda unit: -density[unit]), forced, aim)
         sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
         return frozenset(found[sizes.index(min(sizes))])
 
@@ -164,6 +170,20 @@ class Search:
                 return count
             left -= weights[unit]
         return len(ranked)
+
+    def _grown(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
+        """All units that are not heavy, and of the others each that leaves least of the error beside those before it,
+        less what is not needed; none where that is not enough."""
+        light = [unit for unit in ranked if unit not in self.heavy]
+        held, found, end = forced.union(light), list[int](), len(self.known) + self.runs
+        while self.left(held) > aim:
+            more = [unit for unit in ranked if unit in self.heavy and unit not in held][:WIDTH]
+            if not more or len(self.known) > end or self.late():
+                return []
+            errors = {unit: self.left(held | {unit}) for unit in more}
+            found.append(min(more, key=errors.__getitem__))
+            held |= {found[-1]}
+        return [self._without_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
 
     def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
         """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
