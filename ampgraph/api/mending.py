@@ -90,7 +90,7 @@ class Mending:
         return Mended(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
-        """Why no repair was found, in words."""
+        """Search for a repair: why none was found, in words."""
         number = len(self.done)
         best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
@@ -129,8 +129,8 @@ class Mending:
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
-        """Converts with more patterns of `--fp32`, and compares; None where there is no time, or `convert` refuses
-        them."""
+        """For a repair: converts with more patterns of `--fp32`, and compares; None where time is up or `convert`
+        refuses."""
         names = tuple(dict.fromkeys(patterns))
         if names not in self.done:
             start = time.monotonic()

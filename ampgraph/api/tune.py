@@ -255,7 +255,7 @@ class Bench:
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
-        """Whether the time is up."""
+        """Whether the time of `tune` is up."""
         return time.monotonic() > self.until
 
     def frontier(self) -> list[Point]:
@@ -343,7 +343,7 @@ class Bench:
     # -- predictions: runs of few samples in which only some groups are low -------------------------------------------
 
     def predict(self, aim: float) -> frozenset[int]:
-        """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
+        """For `tune`: the cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
         self._report_progress("looking for what makes the error", len(self.samples) - 1)
         known = self._predicted.setdefault(tuple(self._shown), {})
         costs, products = [group.cost for group in self.groups], self.options.lists.products

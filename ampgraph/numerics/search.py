@@ -135,7 +135,7 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units that must be float32 for a finite result, and the errors that the others make then."""
+        """Search by numbers: the units that must be float32 for a finite result; the errors that others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -147,8 +147,8 @@ class Search:
     def _first(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
-        """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
-        sought from a guess by doubling steps."""
+        """Search by numbers: the units of a ranking from the first on that have to be float32 for ``aim``, as few to
+        within an eighth; sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
@@ -172,8 +172,8 @@ class Search:
         return len(ranked)
 
     def _grown(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
-        """All units that are not heavy, and of the others each that leaves least of the error beside those before it,
-        less what is not needed; none where that is not enough."""
+        """Search by numbers: all units that are not heavy, and of the others each that leaves least of the error beside
+        those before it, less what is not needed; none where that is not enough."""
         light = [unit for unit in ranked if unit not in self.heavy]
         held, found, end = forced.union(light), list[int](), len(self.known) + self.runs
         while self.left(held) > aim:
