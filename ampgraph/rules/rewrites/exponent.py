@@ -44,6 +44,7 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
+        """What this rewrite writes, in words that reports count by."""
         return f"{self.summed(1)} ({self.name})"
 
     def summed(self, count: int) -> str:
