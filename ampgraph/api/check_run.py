@@ -353,8 +353,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """Check of a conversion: float16 values by name (an output: what a Cast makes of one); whether a product makes
-    them."""
+    """Check of a conversion: float16 values by name (outputs: what a Cast makes of them); whether a product does."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values
@@ -401,7 +400,7 @@ def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> 
 
 
 def _opens(request: Request, recipe: Recipe) -> bool:
-    """Whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
+    """Check of a conversion: whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         path = Path(folder) / "tried.onnx"
         try:

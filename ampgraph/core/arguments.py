@@ -34,7 +34,7 @@ def callables(name: str, value: object) -> None:
 
 
 def a_callable(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for what cannot be called; None is not checked."""
+    """Checks an argument: raises AmpError AMP301 for what cannot be called; None is not checked."""
     if value is not None and not callable(value):
         hint = "give a function, or omit it"
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not a function", hint=hint)
@@ -76,7 +76,7 @@ CHECKS: dict[str, Check] = {
 
 
 def as_annotated(verb: Callable[..., object], given: Mapping[str, object]) -> None:
-    """What every verb begins with: AmpError AMP301 for arguments of other kinds than its plain annotations say.
+    """Checks arguments by the plain annotations of a function, as every verb begins: AmpError AMP301 for other kinds.
 
     ``given``: by name, as `locals()` has them where the verb begins.
     """

@@ -86,8 +86,7 @@ def _without_function(line: str) -> str:
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """Of an error's text, a line of a C++ trace: the position behind the bracket that closes the one at ``start``; None
-    where none does."""
+    """Of an error's text, a C++ trace: the position behind the bracket that closes the one at ``start``, or None."""
     depth = 0
     for place in range(max(start, 0), len(line)) if start >= 0 else ():
         depth += (line[place] == "(") - (line[place] == ")")

@@ -36,7 +36,7 @@ def dtype_word(value: object) -> str | None:
 
 
 def option_words(words: Iterable[str]) -> list[str]:
-    """All readers of options: words of a command line, ``--fp16`` and its like, as ``--dtype=float16``."""
+    """Spellings that all readers of options take: words of a command line, ``--fp16`` as ``--dtype=float16``."""
     return [_OPTIONS.get(word, word) for word in words]
 
 

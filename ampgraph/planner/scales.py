@@ -82,7 +82,7 @@ def _rounded(number: float, dtype: str) -> float:
 
 
 def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """Numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
+    """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
 
     That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
     operand that is scaled, for this operator alone.

@@ -89,6 +89,7 @@ class Idle(RewriteRule):
 
     @property
     def said(self) -> str:
+        """What the rewrite did to a node, as `explain` says it."""
         return f"reads what a {self.what} read, which did nothing and is taken away"
 
 

@@ -214,7 +214,7 @@ def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
 
 
 def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> list[BuildAnswer]:
-    """The answers of one process: at least one, up to the first model that it refuses."""
+    """From one process that builds engines: its answers, at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written}), encoding="utf-8")
     answers.unlink(missing_ok=True)

@@ -33,6 +33,20 @@ def running_sum(count):
     return model([helper.make_node("CumSum", ["x", "axis"], ["y"])], [count], 14, axis=np.array(0))
 
 
+def mean(axis):
+    """Its sum is stored in float16."""
+    node = helper.make_node("ReduceMean", ["x", "axis"], ["y"], keepdims=0)
+    return model([node], [1024, 16] if axis == 0 else [16, 1024], 18, axis=np.array([axis]))
+
+
+def lstm():
+    """Gates and state are float16 inside."""
+    random, half = np.random.default_rng(2), np.float16
+    sizes = {"w": (1, 256, 64), "r": (1, 256, 64), "b": (1, 512)}
+    stored = {name: random.uniform(-1 / 8, 1 / 8, size).astype(half) for name, size in sizes.items()}
+    return model([helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=64)], [50, 1, 64], 14, **stored)
+
+
 def rms_norm(epsilon):
     """SimplifiedLayerNormFusion takes 1e-5 for an epsilon in float16."""
     nodes = [
@@ -81,6 +95,8 @@ def main():
         ("Gelu by tanh of 4 elements", gelu(4), np.array([-1, 0, 1, 2], np.float16)),
         ("Gelu by tanh of 3 elements", gelu(3), np.array([-1, 0, 1], np.float16)),
         ("CumSum of 2,048 elements", running_sum(2048), random.random(2048).astype(np.float16)),
+        ("ReduceMean of 1,024 numbers of 70", mean(1), np.full((16, 1024), 70, np.float16)),
+        ("LSTM of 50 steps", lstm(), random.standard_normal((50, 1, 64)).astype(np.float16)),
         ("RMSNorm, epsilon 1e-6", rms_norm(1e-6), (1e-3 * random.standard_normal((4, 64))).astype(np.float16)),
         ("Attention, past, values of 8", attention(8), random.random((2, 3, 4, 8)).astype(np.float16)),
         ("Attention, past, values of 10", attention(10), random.random((2, 3, 4, 8)).astype(np.float16)),

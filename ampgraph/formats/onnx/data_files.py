@@ -80,7 +80,7 @@ class Mark:
 
     @staticmethod
     def of_file(path: Path) -> Mark | None:
-        """The mark of a data file; None for one that has none, or was written to since, or is not there."""
+        """The mark of a data file of a model; None where there is none, or it was written to since, or is not there."""
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)

@@ -22,19 +22,19 @@ Make = Callable[[str, Sequence[ir.Value | float]], ir.Value]
 
 
 class Step:
-    """A value of a formula as kernels compute it, each step rounded: what is computed from it is a node for each
-    operator. ``make`` adds these."""
+    """As kernels round, in a graph for strict runs: a value of a formula. What is computed from it is a node for each
+    operator, each step rounded. ``make`` adds these."""
 
     def __init__(self, value: ir.Value, make: Make) -> None:
         self.value, self._make = value, make
 
     def becomes(self, value: ir.Value | None) -> Step:
-        """Another value of the same formula, as a kernel's next step."""
+        """As kernels round: another value of the same formula, as their next step."""
         assert value is not None
         return Step(value, self._make)
 
     def made(self, kind: str, *operands: Step | float) -> Step:
-        """What an operator makes of ``operands``: its node is written behind them."""
+        """As kernels round: what an operator makes of ``operands``: its node is written behind them."""
         return Step(self._make(kind, [one.value if isinstance(one, Step) else one for one in operands]), self._make)
 
     def __add__(self, other: Step | float) -> Step:

@@ -219,7 +219,7 @@ def _types_by_list(op: Op) -> frozenset[str]:
 
 
 def _holds_bodies(node: ir.Node) -> bool:
-    """Whether an attribute is a graph, or stands for one."""
+    """Whether an attribute of an ONNX node is a graph, or stands for one."""
     for attribute in node.attributes.data.values():  # noqa: SIM110  asked of every node: any() would make a generator
         if attribute.type in BODIES:
             return True

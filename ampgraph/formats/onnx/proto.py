@@ -182,7 +182,7 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 
 def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
-    """The opset by domain; that of the standard operators is empty, whichever of its two names the file has."""
+    """An ONNX model's opset by domain; that of the standard operators is empty, whatever name the file has for it."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in owner.opset_import}
 
 

@@ -92,8 +92,7 @@ class ReductionNodes(LowNodes):
         return total
 
     def _count(self, node: ir.Node, rows: ir.Value) -> ir.Value:
-        """For a mean written as kernels round: of how many elements; a pool counts places beside the image if it says
-        so."""
+        """For a mean written as kernels round: of how many elements; of a pool those beside the image if it says so."""
         whole = self.do("Cast", [self.length(rows)], to=ir.DataType.FLOAT.value)
         given = {name: a.value for name, a in node.attributes.items()}
         padded = any(given.get("pads", [])) or given.get("auto_pad", "").startswith("SAME")

@@ -196,7 +196,7 @@ def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """A low element type becomes float32, inside containers too."""
+    """In a graph written for strict runs: a low element type becomes float32, inside containers too."""
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         return type(kind)(_wide_type(kind.elem_type))  # type: ignore[arg-type]
     if isinstance(kind, (ir.TensorType, ir.SparseTensorType)) and kind.dtype in LOW_TYPES:

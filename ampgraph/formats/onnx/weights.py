@@ -273,8 +273,8 @@ class NormParameters:
 
 
 def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
-    """For a norm's parameters, rounded together: for each channel the pair (first, second) with the smallest error; of
-    equals the earliest."""
+    """For a norm's parameters, rounded together: for each channel the pair (first, second) of least error, the
+    earliest."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
     return first[best], second[best]

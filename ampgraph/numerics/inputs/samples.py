@@ -282,7 +282,7 @@ class Inputs:
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
     def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
-        """The arrays that are inputs, of the types and shapes that the model declares.
+        """The arrays of a sample that are inputs, of the types and shapes that the model declares.
 
         Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
         float32 array for a float16 or bfloat16 input is rounded: files cannot name the latter.

@@ -98,8 +98,7 @@ def _are_paired_names(past: str, present: str) -> bool:
 
 
 def _alike(past: Port, present: Port) -> bool:
-    """Samples with a cache: whether an output may be fed back as an input: a type of its kind, its rank, and one size
-    at most that grows."""
+    """Samples with a cache: whether an output may be fed back as an input: type, rank, and at most one size grows."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
         return False

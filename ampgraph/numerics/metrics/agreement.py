@@ -54,7 +54,7 @@ class Judged:
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
-    """An error that occurred: of 8 samples the 90th percentile is the eighth."""
+    """For a metric: an error that occurred: of 8 samples the 90th percentile is the eighth."""
     return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
 
 
@@ -62,22 +62,22 @@ class Spread(Data):
     """Errors of many samples, by quantiles of those that count."""
 
     def counting(self) -> list[float]:
-        """The errors of the samples that say something."""
+        """The errors of the samples that say something about an output."""
         raise NotImplementedError
 
     @property
     def median(self) -> float:
-        """The median of the errors that count."""
+        """The median of an output's errors that count."""
         return quantile(self.counting(), 0.5)
 
     @property
     def p90(self) -> float:
-        """The 90th percentile of the errors that count."""
+        """The 90th percentile of an output's errors that count."""
         return quantile(self.counting(), QUANTILE)
 
     @property
     def worst(self) -> float:
-        """The largest error that counts."""
+        """The largest error of an output that counts."""
         return max(self.counting())
 
 
@@ -90,7 +90,7 @@ class Scores(Spread):
     over_all: bool = False
 
     def counting(self) -> list[float]:
-        """The errors of all samples."""
+        """The errors of all samples by a metric."""
         return self.errors
 
     @property
@@ -101,7 +101,7 @@ class Scores(Spread):
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null stands for an infinite error."""
+        """A metric's errors as plain data for JSON; null stands for an infinite error."""
         figures = {"median": self.median, "p90": self.p90, "worst": self.worst, "judged": self.decisive}
         return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
@@ -157,7 +157,7 @@ def apart(reference: Result, result: Result) -> Apart:
 
 
 def _different(reason: str, floating: bool = False) -> Apart:
-    """Outputs that cannot be compared by numbers: the error is infinite, and ``reason`` says why."""
+    """Error between outputs that cannot be compared by numbers: infinite, and ``reason`` says why."""
     return Apart(math.inf, math.inf, reason=reason, floating=floating)
 
 
@@ -167,7 +167,7 @@ def is_float(array: Array) -> bool:
 
 
 def _maps(reference: Result, result: Result) -> Apart:
-    """Compares two maps by their keys: the values of all of them as one array."""
+    """Error between two outputs that are maps: by their keys, the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
     return replace(
@@ -176,7 +176,7 @@ def _maps(reference: Result, result: Result) -> Apart:
 
 
 def _sequences(reference: Result, result: Result) -> Apart:
-    """Two sequences, element by element: the worst one counts."""
+    """Error between two outputs that are sequences, element by element: the worst one counts."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _different("sequences of different lengths")
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
@@ -224,7 +224,7 @@ def _floats(reference: Array, result: Array) -> Apart:
 
 
 def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
-    """Rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
+    """Of two outputs: rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
 
     Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""
     if not want.ndim or want.shape[-1] < 2 or not want.size:
@@ -272,7 +272,7 @@ class Agreement(Spread):
 
     @property
     def errors(self) -> list[float]:
-        """Relative L2 of each sample."""
+        """Relative L2 of an output in each sample."""
         return [part.error for part in self.parts]
 
     @property
@@ -298,17 +298,17 @@ class Agreement(Spread):
 
     @property
     def max_abs(self) -> float:
-        """The largest difference of two elements, over all samples."""
+        """The largest difference of two elements of an output, over all samples."""
         return max((part.max_abs for part in self.parts), default=0.0)
 
     @property
     def cosine(self) -> float | None:
-        """The smallest cosine of a sample; None where no sample has one."""
+        """The smallest cosine between both outputs in a sample; None where no sample has one."""
         return min((part.cosine for part in self.parts if part.cosine is not None), default=None)
 
     @property
     def same_argmax(self) -> tuple[int, int] | None:
-        """Rows whose largest element is at the same place, of how many."""
+        """Rows of an output whose largest element is at the same place on both sides, of how many."""
         known = [part.same_argmax for part in self.parts if part.same_argmax is not None]
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
@@ -381,7 +381,7 @@ class Agreement(Spread):
         )
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null stands for an error without measure."""
+        """The agreement of an output as plain data for JSON; null stands for an error without measure."""
         errors = {"median": self.median, "p90": self.p90, "worst": self.worst}
         same = None if self.same_argmax is None else self.same_argmax[0] / self.same_argmax[1]
         found: JsonObject = {
@@ -440,7 +440,7 @@ def sensitivity(
 
 
 def _rounded(value: Result, dtype: str) -> Result:
-    """A float array rounded to a low type and back to its own; anything else as it is."""
+    """For the sensitivity of a model: a float array rounded to a low type and back; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
     with np.errstate(over="ignore"):
@@ -457,7 +457,7 @@ LOST = 0.1  # of the size of an output below the floor
 
 
 def vanishing(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
-    """The output that is too small for float16, in words; empty if there is none: the measure's floor calls it right.
+    """For the verdict: the output too small for float16, in words ("" for none): the measure's floor calls it right.
 
     It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``roles``: what
     `roles_of` says of the outputs; probabilities may be that small.

@@ -42,7 +42,7 @@ def _like(array: Array, rows: Array) -> tuple[int, ...]:
 
 
 def box_columns(rows: Array) -> int | None:
-    """Where in rows [n, k] a box begins, as two corners; None where no four columns are one.
+    """Of detections: where in rows [n, k] a box begins, as two corners; None where no four columns are one.
 
     The columns beside it must be classes (whole numbers) or scores (0 to 1).
     """
@@ -57,7 +57,7 @@ def box_columns(rows: Array) -> int | None:
 
 
 def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: Sequence[Array] = ()) -> Pairing:
-    """Partners among rows [n, k] and [m, k], the nearest first; each row has one at most.
+    """Of detections: partners among rows [n, k] and [m, k], the nearest first; each row has one at most.
 
     Rows with boxes are partners where these overlap by half or more and nothing of ``ours`` and ``theirs`` (classes, a
     number a row) and no class among the columns differs. Rows without boxes are where no column differs by more than a
@@ -84,7 +84,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
 
 
 def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Pairs of rows (reference, result), the best candidate first, each row once."""
+    """Of detections: pairs of rows (reference, result), the best candidate first, each row once."""
     ours: set[int] = set()
     theirs: set[int] = set()
     pairs = []
@@ -97,7 +97,7 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
 
 
 def whole(array: Array) -> bool:
-    """Whether an array holds whole numbers alone, as classes do."""
+    """Of detections: whether an array holds whole numbers alone, as classes do."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 

@@ -189,12 +189,12 @@ def _off_where_decided(found: Apart, want: Result, got: Result) -> tuple[float, 
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:
-    """Judged by the relative error alone."""
+    """By a metric: judged by the relative error alone."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
 def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
-    """The share of integers that differ, place by place; where one side ends earlier along the last axis, what it lacks
+    """For a metric: the share of integers that differ, place by place; what one side lacks at the end of the last axis
     differs."""
     whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
     if not found.reason or not whole or not ours.ndim == theirs.ndim > 0 or ours.shape[:-1] != theirs.shape[:-1]:
@@ -206,7 +206,7 @@ def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """Probabilities over the classes."""
+    """For a metric: probabilities over the classes."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -215,12 +215,12 @@ def _softmax(wide: Array) -> Array:
 
 
 def _class_axis(array: Array) -> int:
-    """The second axis of maps [N, C, H, W], else the last."""
+    """For a metric: the axis of the classes: the second one of maps [N, C, H, W], else the last."""
     return 1 if array.ndim >= 4 else array.ndim - 1
 
 
 def _has_classes(value: Result) -> bool:
-    """Whether an output says which class is where, or holds classes."""
+    """For a metric: whether an output says which class is where, or holds classes."""
     if value is None or isinstance(value, (list, dict)):
         return False
     array = np.asarray(value)
@@ -228,13 +228,13 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
-    """Whether all numbers are from 0 to 1, as probabilities are."""
+    """For a metric: whether all numbers of an output are from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
 
 def _sums_to_one(value: Result) -> bool:
-    """Whether an array holds the probabilities of classes: within 0 to 1, one together in every row."""
+    """For a metric: whether an output holds the probabilities of classes: within 0 to 1, one together in every row."""
     if not _within_one(value) or not _has_classes(value):
         return False
     array = np.asarray(value, np.float64)
@@ -245,14 +245,14 @@ def _sums_to_one(value: Result) -> bool:
 
 
 def _are_boxes(want: Array, got: Array) -> bool:
-    """Whether two arrays hold rows of boxes, [n, k] or [batch, n, k]."""
+    """For a metric: whether two outputs hold rows of boxes, [n, k] or [batch, n, k]."""
     alike = want.ndim == got.ndim and want.ndim in (2, 3) and want.shape[-1] == got.shape[-1]
     batch = want.ndim == 2 or want.shape[0] == got.shape[0]
     return alike and batch and is_float(want) and is_float(got) and want.shape[-1] in WIDTHS
 
 
 def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[str, Judged]:
-    """Each output of the set, its rows beside their partners."""
+    """Detections: each output of the set, its rows beside their partners."""
     depth = arrays[boxes][0].ndim - 1
     sizes = [side.shape[:depth] for side in arrays[boxes]]
     beside = {
@@ -288,7 +288,7 @@ def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Whether an integer output says how many rows of the others count."""
+    """Of detections: whether an integer output says how many rows of the others count."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
@@ -342,7 +342,7 @@ def address_of(function: Function) -> str:
 
 
 def _called(function: Function, name: str, reference: Outputs, result: Outputs) -> float:
-    """What a function says of one sample. Raises AmpError AMP312 where it raises, or gives no error from 0 on."""
+    """What the user's metric says of one sample. AmpError AMP312 where it raises, or gives no error from 0 on."""
     try:
         found = function(dict(reference), dict(result))
     except AmpError:
@@ -360,7 +360,7 @@ def _called(function: Function, name: str, reference: Outputs, result: Outputs) 
 
 
 def _plain(value: Result) -> Result:
-    """Low types as float32, which every library knows."""
+    """For the user's metric: low types as float32, which every library knows."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.name in LOW else value

@@ -75,7 +75,7 @@ def _others(array: Array, axis: int) -> tuple[int, ...]:
 
 
 def _root(array: Array, axis: int) -> Array:
-    """The root mean square of each slice along an axis, without overflow."""
+    """Parts of an output: the root mean square of each slice along an axis, without overflow."""
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
     root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
     return root

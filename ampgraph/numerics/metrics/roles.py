@@ -52,7 +52,7 @@ def _before(flow: Dataflow, value: int) -> Iterator[Op]:
 
 
 def _picks(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator selects rows by their values (top k, non-maximum suppression), in a body too."""
+    """For what an output holds: whether an operator selects rows by value (top k, suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}

@@ -176,7 +176,7 @@ def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: 
 
 
 def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
-    """Whether an output misses the tolerance; ``lenient``: for generated samples, of which half have to miss."""
+    """For the verdict: whether an output misses the tolerance; ``lenient``: for generated samples half have to."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
@@ -208,7 +208,7 @@ class References:
         return self._outputs[sample]
 
     def add(self, outputs: Outputs, metric: Metric) -> None:
-        """The outputs for the next sample.
+        """Keeps the reference's outputs for the next sample.
 
         Raises AmpError: AMP312 when the metric is about none of them, AMP503 when one of them says nothing.
         """
@@ -220,7 +220,7 @@ class References:
         self._outputs.append({name: self._kept(value) for name, value in outputs.items()})
 
     def _kept(self, value: Any) -> Any:
-        """An output as it is held for later: in memory, or where it was put in a file once memory is full."""
+        """An output of the reference as it is held: in memory, or in a file once memory is full."""
         if isinstance(value, list):
             return [self._kept(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:

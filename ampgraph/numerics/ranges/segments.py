@@ -162,7 +162,7 @@ def _elements(value: Any) -> int:
 
 
 def _copy_to_feed(value: Any) -> Any:
-    """A copy of an array that a segment is fed, since the runtime may write over it."""
+    """Measuring ranges: a copy of an array that a segment is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -42,7 +42,7 @@ class Facts:
         return found
 
     def _shared(self, options: Options) -> Iterable[str]:
-        """Names of the facts that stay the same under other options, so that they are handed on."""
+        """Facts that stay the same under other options, so that they are handed on, by name."""
         own = self.options
         if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
             return ()
@@ -60,7 +60,7 @@ class Facts:
 
     @cached_property
     def low(self) -> LowType:
-        """The limits of the low type."""
+        """The limits of the low type that is planned for."""
         return low_type(self.options.dtype)
 
     def listing(self, op: Op) -> Listing | None:
@@ -117,22 +117,22 @@ class Facts:
 
     @cached_property
     def values(self) -> Values:
-        """Between which numbers values are, and the numbers themselves where they are few and known."""
+        """Facts: between which numbers values are, and the numbers themselves where they are few and known."""
         return Values(self.flow, self.traits, self.crossings.before, self.measured.ranges, self.options.range_margin)
 
     @cached_property
     def truths(self) -> Values:
-        """Between which numbers values are, where integers of which nothing is known are taken for truths."""
+        """Facts: between which numbers values are, where integers of which nothing is known are taken for truths."""
         return Values(self.flow, self.traits, self.crossings.before, truths=True)
 
     @cached_property
     def sizes(self) -> OpenSizes:
-        """Sizes of values, the open dimensions guessed."""
+        """Facts: sizes of values, open dimensions as the recipe's --dim says (``options.dims``), else guessed."""
         return OpenSizes(self.flow, self.options.dims, self.traits)
 
     @cached_property
     def squares(self) -> Mapping[int, int]:
-        """The operators that square, with what they square."""
+        """Facts: the operators that square, with what they square."""
         return Squares(self.flow, self.traits).of_op
 
     @cached_property
@@ -142,7 +142,7 @@ class Facts:
 
     @cached_property
     def measured(self) -> MeasuredRanges:
-        """What values were measured to reach."""
+        """Facts: what values were measured to reach, by the recipe's ranges."""
         return MeasuredRanges(self.flow, self.options, self.masks)
 
     @cached_property

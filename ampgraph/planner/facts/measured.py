@@ -17,7 +17,7 @@ VANISHING_LIMIT = 0.5  # of the elements that are not zero
 
 
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
-    """Value id -> range; what is passed into or out of a body or a function has that of the values it comes from."""
+    """Facts: value id -> measured range; across the boundary of a body or function that of what it comes from."""
     found = by_value(flow, ranges)
     for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:

@@ -196,7 +196,7 @@ class Derivation(NamedTuple):
 
 
 def _joined(traits: Traits, op: Op) -> Sequence[int]:
-    """The operands that an operator joins or chooses among: by the trait `joins`, all where it gives none."""
+    """For intervals of values: the operands that an operator joins or chooses among: by the trait `joins`, else all."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
@@ -237,12 +237,12 @@ DERIVATIONS = (
 
 
 def _whole(intervals: Iterable[Interval]) -> bool:
-    """Whether all the intervals hold whole numbers alone."""
+    """Whether all intervals of some values hold whole numbers alone."""
     return all(one.whole for one in intervals)
 
 
 def _hull(intervals: Iterable[Interval]) -> Interval:
-    """The interval of what is one of several."""
+    """The interval of a value that is one of several."""
     found = list(intervals)
     return Interval(min(one.low for one in found), max(one.high for one in found), _whole(found))
 
@@ -256,7 +256,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _of_array(array: Array) -> Interval:
-    """The interval of some stored numbers."""
+    """The interval of some stored numbers of the model."""
     row = array.reshape(-1) if array.size <= FEW and array.dtype.kind in "fiu" else None
     if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         return UNKNOWN._replace(row=row)
@@ -268,10 +268,10 @@ def _of_array(array: Array) -> Interval:
 
 
 def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
-    """Values that are made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
+    """Facts: values made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
     if constants not in flow.memo:
         found = {NONE, *(value.id for value in flow.values if value.weight)}
-        apart = traits.operators("random") | traits.operators("control_flow")
+        apart = traits.operators("random", "control_flow")
         for op in flow.ops:
             if op.role not in apart and found.issuperset(op.inputs):
                 found.update(op.outputs)
@@ -302,7 +302,7 @@ def _known_numbers(values: Values, op: Op) -> Array | None:
     dtype = flow.values[op.outputs[0]].dtype
     if first is None:
         return None
-    if any(traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
+    if op.role in traits.operators("conversions", "keeps_order"):
         return _converted_numbers(first, dtype)
     rows = [values.row(v) for v in op.inputs if v != NONE]
     known = [row for row in rows if row is not None]
@@ -318,8 +318,7 @@ def _known_numbers(values: Values, op: Op) -> Array | None:
 
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
-    """The sizes that a Shape gives, as far as they are certain; NaN for an open one, None where even their number is
-    not."""
+    """For facts: the sizes that a Shape gives, if certain; NaN for an open one, None where their number is open."""
     shape = flow.certain_shape(flow.values[op.inputs[0]])
     start, end = (flow.number(op, name) for name in ("start", "end"))
     part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
@@ -329,8 +328,7 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 
 def _converted_numbers(row: Array, dtype: str) -> Array | None:
-    """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
-    around."""
+    """For facts: numbers cast to a type: whole ones that it holds, or any to float32; None if they would change."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
@@ -338,7 +336,7 @@ def _converted_numbers(row: Array, dtype: str) -> Array | None:
 
 
 def _picked_numbers(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
-    """Elements of a row of sizes, by indices or as a slice."""
+    """For facts: elements of a row of sizes, by indices or as a slice."""
     if traits.has(op.role, "lookups") and len(where) == 1:
         inside = (where[0] >= -row.size) & (where[0] < row.size)
         return row[where[0].astype(np.int64)] if inside.all() else None
@@ -351,7 +349,7 @@ def _picked_numbers(traits: Traits, op: Op, row: Array, where: list[Array]) -> A
 
 
 def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
-    """Arithmetic on single numbers, in float32."""
+    """For facts: arithmetic on single numbers, in float32."""
     if any(row.size != 1 for row in rows):
         return None
     numbers = [row.astype(np.float32) for row in rows]
@@ -364,7 +362,7 @@ def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Arra
 
 
 def _integer_arithmetic(kind: Trait, rows: list[Array]) -> Array | None:
-    """Integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
+    """For facts: integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None
     one, other = (row.astype(np.float64) for row in rows)

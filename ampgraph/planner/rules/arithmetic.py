@@ -8,7 +8,7 @@ float32 from what makes the probability on, so that the policy network of a torc
 from __future__ import annotations
 
 from ...core.dataflow import NONE, Op
-from ...core.walk import upstream
+from ...core.walk import sole_readers, upstream
 from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
@@ -106,7 +106,7 @@ def prefix_sum(sight: Sight, op: Op) -> Spoilt:
     action="float32 for the power; for a sum of squares under a root, up to the root",
 )
 def power(sight: Sight, op: Op) -> Spoilt:
-    """x**2 leaves float16 above 255.9, x**3 above 40.3, and a sum of squares before; a power below 0 near zero."""
+    """Holds powers: x**2 leaves float16 above 255.9, x**3 above 40.3, a sum of squares before; below 0 near zero."""
     facts, traits = sight.facts, sight.facts.traits
     if facts.options.dtype != "float16":
         return None
@@ -149,13 +149,12 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
     """The operators from a product over sums with constants to a root; empty where it does not end in one."""
     flow, traits, chain = facts.flow, facts.traits, [product]
-    while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
-        chain.append(readers[0])
-        if traits.has(readers[0].role, "roots") or _is_root(facts, readers[0]):
+    for value, reader in sole_readers(flow, product):
+        chain.append(reader)
+        if traits.has(reader.role, "roots") or _is_root(facts, reader):
             return chain
-        others = [v for v in readers[0].inputs if v != NONE and v != chain[-2].outputs[0]]
-        shifts = traits.has(readers[0].role, "affine") and all(flow.values[v].weight for v in others)
-        if not (shifts or traits.has(readers[0].role, "adds_epsilon")):
+        shifts = traits.has(reader.role, "affine") and facts.stored.issuperset({*reader.inputs} - {NONE, value})
+        if not (shifts or traits.has(reader.role, "adds_epsilon")):
             break
     return []
 
@@ -176,8 +175,8 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
     action="float32 from what makes the probability to the logarithm",
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
-    """From what makes a probability to its logarithm: the low type has no digits for small ones, of which log makes
-    large numbers."""
+    """Holds all from what makes a probability to its logarithm: the low type has no digits for small ones, of which log
+    makes large numbers."""
     facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
 
     def is_made_by(writer: Op) -> bool:
@@ -199,9 +198,9 @@ def _passes_on(facts: Facts, op: Op) -> bool:
     """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
     high enough."""
     flow, traits = facts.flow, facts.traits
-    if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
+    if op.role in traits.operators("moves", "joins", "conversions", "nothing_in_inference"):
         return True
-    if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
+    if op.role not in traits.operators("bounds", "extremes", "cancels"):
         return False
     stored = [v for v in op.inputs[:2] if v != NONE and flow.values[v].weight]
     floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")

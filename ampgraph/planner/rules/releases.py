@@ -100,8 +100,9 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def once(sight: Sight, decided: Decisions) -> Findings:
-    """A float32 result has more than twice the digits of a low one, and two more: rounding it again is innocuous (S. A.
-    Figueroa, When is double rounding innocuous?, 1995), unless it is smaller than the low type's normal numbers."""
+    """Leaves to the cut what rounds a float32 result once more: it has more than twice the digits of a low one, and two
+    more, so that this is innocuous (S. A. Figueroa, When is double rounding innocuous?, 1995), unless it is smaller
+    than the low type's normal numbers."""
     flow, classes = sight.facts.flow, sight.regions.classes
     if sight.facts.options.level.infer != "float32":
         return Findings()

@@ -146,12 +146,12 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether the rule acts at a level with such accuracy guards."""
+        """Whether the planner's rule acts at a level with such accuracy guards."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 
 def looks(name: str, *traits: Trait, trigger: str, action: str) -> Callable[[Look], Rule]:
-    """A rule of accuracy that looks at one operator after the other."""
+    """Makes a function a rule of the planner on accuracy, which looks at one operator after the other."""
     return lambda look: Rule(name, trigger, action, traits=traits, look=look)
 
 
@@ -159,7 +159,7 @@ def runs(
     name: str, *, trigger: str, action: str, levels: Levels = "warned", validity: bool = False,
     report: Report | None = None,
 ) -> Callable[[Run], Rule]:  # fmt: skip
-    """A decorator that makes a function a rule of this name that runs over a whole model."""
+    """A decorator that makes a function a rule of the planner, of this name, that runs over a whole model."""
     return lambda run: Rule(name, trigger, action, levels, validity, run=run, report=report)
 
 
@@ -177,7 +177,7 @@ def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
     safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}  # their region decides for them
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
-        for role in frozenset[str]().union(*map(facts.traits.operators, rule.traits)):
+        for role in facts.traits.operators(*rule.traits):
             by_role.setdefault(role, {})[rule] = None
     found: list[Ruling] = []
     sources: list[Source] = []

@@ -88,7 +88,7 @@ class Spectra:
         return self.traits.has(op.role, "transforms")
 
     def _adds_many(self, op: Op) -> bool:
-        """Whether an operator sums over so many elements that small ones count beside large ones."""
+        """Rule on spectra: whether an operator sums so many elements that small ones count beside large ones."""
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and self.facts.sizes.guessed(op) > NARROW
 
@@ -100,22 +100,22 @@ class Spectra:
         return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
-        """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
+        """Rule on spectra: whether an operator makes powers of powers: a product does with stored numbers, no bias."""
         if op.id in self.regions.inside or not self.traits.has(op.role, "spectral"):
             return False
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
     def _is_constant(self, op: Op) -> bool:
-        """Whether everything it writes is stored or follows from what is."""
+        """Rule on spectra: whether everything an operator writes is stored or follows from what is."""
         return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
     def _is_plain(self, op: Op) -> bool:
-        """Whether an operator bends nothing: it sums, multiplies by constants, or computes with constants alone."""
+        """Rule on spectra: whether an operator bends nothing: it sums, scales, or is of constants alone."""
         return self._is_constant(op) or not op.slots or self.traits.has(op.role, "spectral")
 
     @cached_property
     def _bent(self) -> set[int]:
-        """Values that more than sums and products separate from the model's inputs: those of a network."""
+        """Rule on spectra: values that more than sums and products separate from the inputs: those of a network."""
         return carried(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
 
     def _is_raw(self, op: Op) -> bool:

@@ -53,7 +53,7 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 share = f"{_percent(extent.beyond)} of its elements"
                 reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
         elif extent.flushed > FLUSHED_LIMIT:
-            message = f"would flush to zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
+            message = f"would become zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
             reader.hold(value, message, taints=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
@@ -73,8 +73,7 @@ class _Reader:
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
-        """Rule on stored tensors: every one of float32 that matters, or is filled, with its extent; heeds what it
-        holds."""
+        """Rule on stored tensors: all of float32 that matter, or are filled, with extents; heeds what it holds."""
         flow = self.facts.flow
         filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
@@ -85,7 +84,7 @@ class _Reader:
                 yield value, Extent.of([np.asarray(made[value.id], np.float64)], self.facts.low)
 
     def _is_worth_reading(self, value: Value) -> bool:
-        """Whether somebody may read a stored tensor low, or it is no work to look at it."""
+        """Rule on stored tensors: whether somebody may read one low, or it is no work to look at it."""
         flow = self.facts.flow
         return flow.weights.size(value) <= QUICK or not all(
             self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE
@@ -98,7 +97,7 @@ class _Reader:
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
 
     def _is_high(self, unit: int) -> bool:
-        """Whether the unit is float32, by earlier rules or by this one."""
+        """Rule on stored tensors: whether the unit is float32, by earlier rules or by this one."""
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _converted(self) -> dict[int, Array]:
@@ -112,7 +111,7 @@ class _Reader:
         return found
 
     def hold(self, value: Value, text: str, taints: bool) -> None:
-        """Keeps the readers (or the maker) of a tensor in float32, and names it."""
+        """Rule on stored tensors: keeps the readers (or the maker) of one in float32, and names it."""
         flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]

@@ -6,8 +6,8 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
+from ...core.shown import plural
 from ...training.run.step_log import StepRow
-from ..lines import plural
 from .page import asset
 
 POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
@@ -29,8 +29,8 @@ CURVES: tuple[tuple[str, str, Callable[[StepRow], float | None]], ...] = (
 def training_page(
     title: str, rows: Sequence[StepRow], report: Sequence[str] = (), measured: Sequence[tuple[int, float]] = ()
 ) -> str:
-    """The page, which needs no other file; the same rows give the same text. ``measured``: losses of validation, each
-    with its step."""
+    """Page of `train`, which needs no other file; the same rows give the same text. ``measured``: losses of validation,
+    each with its step."""
     skipped = [row.step for row in rows if not row.finite]
     parts = [
         _figure(name, axis, [(row.step, of(row)) for row in rows], skipped, measured if name == "loss" else ())

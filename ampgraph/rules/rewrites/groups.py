@@ -30,6 +30,7 @@ class SharedHeads(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return "product that groups of heads share"
 
     @classmethod

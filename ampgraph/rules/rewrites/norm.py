@@ -33,6 +33,7 @@ class Norm(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return self.operator
 
     @classmethod
@@ -110,7 +111,7 @@ def _wanted(known: Known, region: Region) -> bool:
 
 
 def _may_go(known: Known, region: Region, axis: int) -> bool:
-    """Whether nobody else speaks of or reads what is inside, and what is stored lies along the axis."""
+    """Rewrite `norm`: whether nobody else speaks of or reads what is inside, and what is stored lies along the axis."""
     flow, ids = known.flow, {op.id for op in region.ops}
     if in_function(flow, region.result) or any(op.id in named_ops(known) for op in region.ops):
         return False

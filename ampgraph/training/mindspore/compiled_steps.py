@@ -19,7 +19,7 @@ from ...runtime.mindspore_session import MindirPorts
 
 
 def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
-    """Raises AmpError AMP205 for a file that is not forward and loss."""
+    """Before MindSpore trains: raises AmpError AMP205 for a file that is not forward and loss."""
     refuse_whole_step(model, where)
     outputs = list(ports.outputs.values())
     if len(outputs) != 1 or outputs[0].shape != ():

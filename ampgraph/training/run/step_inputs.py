@@ -154,7 +154,8 @@ def _only_flatter(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _refuse_nan(arrays: Mapping[str, Array]) -> None:
-    """Raises AmpError AMP503: one sample would make every weight NaN, or every step of its batch a skipped one."""
+    """Training samples: AmpError AMP503, as one NaN would make every weight NaN, or every step of its batch a skipped
+    one."""
     for name, array in arrays.items():
         place = first_nan(array)
         if place is not None:

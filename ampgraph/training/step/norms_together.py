@@ -85,8 +85,7 @@ def _pays(norms: Sequence[ir.Node]) -> bool:
 
 
 def _join_norms(graph: ir.Graph, norms: Sequence[ir.Node], before: ir.Node) -> None:
-    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``, one
-    Split."""
+    """In a step: one norm for several of a shape: Concat of their data, a Cast, the norm before ``before``, a Split."""
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [_uncast_data(norm) for norm in norms]

@@ -240,7 +240,7 @@ class Groups:
         return len(self.rows) == 1 and self.rows[0].pattern == ALL
 
     def __str__(self) -> str:
-        """The forms that `groups_of` reads."""
+        """Parameters and their optimizers in the forms that `groups_of` reads."""
         only = self.rows[0].optimizer
         return spelled_optimizer(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 

@@ -41,7 +41,7 @@ class Windows:
 
     @property
     def axes(self) -> list[int]:
-        """The spatial axes: 2 and on."""
+        """Gradient of a Conv or pool: the spatial axes: 2 and on."""
         return list(range(2, 2 + len(self.kernel)))
 
     @property
