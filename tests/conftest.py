@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from ampgraph.api import check
 from ampgraph.cli import app as cli
 from ampgraph.cli import folder
+from ampgraph.runtime import opening
 from ampgraph.runtime.child import Ended
 from share import share
 from torchlib import read_once
@@ -59,11 +60,14 @@ def interruptible():
 
 @pytest.fixture
 def check_here(monkeypatch):
-    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time.
+    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time, and
+    so does what that gives to another, to open the file.
 
-    What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
+    What the processes are for (their limits, their end, their path) is tested without this, in tests/api/test_check.py
+    and test_opening.py.
     """
     monkeypatch.setattr(check, "in_child", in_this_process)
+    monkeypatch.setattr(opening, "in_child", in_this_process)
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def trial(done: Conversion, progress: Progress, repairing: float = 0.0) -> Check
 
 
 def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: float = 0.0) -> CheckVerdict:
-    """What a strict run says of a file that was written, held against the model that was given."""
+    """For `convert` with a check: what a strict run says of a written file, held against the model that was given."""
     progress("checking", 0, 0)
     if found := beyond(done.graph, budget(done)):
         return found
@@ -347,7 +347,7 @@ def by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progres
 
 
 def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """Converts again, with patterns that hold more nodes in float32."""
+    """For `convert --repair`: converts again, with patterns that hold more nodes in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 

@@ -82,6 +82,7 @@ def rows(text):
     return dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith(" "))
 
 
+@here
 @pytest.mark.slow
 def test_right_results_and_overflows(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
@@ -680,6 +681,7 @@ def test_what_samples_are_held_to():
     assert watched([1e-3] * 5 + [0.05], sizes, generated=False).verdict(1e-2, generated=False).outcome == "missed"
 
 
+@here
 @pytest.mark.parametrize(("kind", "outcome"), [("Sqrt", "not checked"), ("Exp", "ok")])
 def test_outputs_that_float32_itself_makes_no_numbers_of_prove_nothing(kind, outcome):
     """NaN beside NaN is no agreement: a recurrent model whose states were drawn passed with an error of 0."""
