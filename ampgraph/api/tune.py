@@ -133,7 +133,7 @@ def bench_of(
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
-    """The search, the table where it is wanted, and the model written where one was found."""
+    """For `tune`: the search, the table where it is wanted, and the model written where one was found."""
     best = bench.search(tolerance)
     found = _tuning(bench, best, tolerance)
     if sensitivity:
@@ -145,7 +145,7 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
 
 
 def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
-    """What the search found, as it is reported; notes say what was not compared, and where no choice helps."""
+    """What `tune` found, as it is reported; notes say what was not compared, and where no choice helps."""
 
     def candidate(point: Point) -> Candidate:
         return Candidate(
@@ -206,7 +206,7 @@ class Point:
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
-    """A fresh graph of an ONNX model, read as the recipe says."""
+    """For `tune`: a fresh graph of an ONNX model, read as the recipe says."""
     graph = adapters.load(model)[0]
     frozen(graph, recipe)
     graph = at_given(graph, recipe)
@@ -241,7 +241,7 @@ class Bench:
     _low: Any = None
 
     def search(self, tolerance: float) -> Point | None:
-        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
+        """For `tune`: the smallest candidate that meets the tolerance; None where even all groups in float32 do not."""
         self._ready()
         start = self._tried(frozenset(), "the level's plan")
         if start.error > tolerance and self.groups:
@@ -255,7 +255,7 @@ class Bench:
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
-        """Whether the time is up."""
+        """Whether the time of `tune` is up."""
         return time.monotonic() > self.until
 
     def frontier(self) -> list[Point]:
@@ -287,11 +287,11 @@ class Bench:
             self._others = [group for group in groups if not group.writes & low]
 
     def sensitivity(self) -> tuple[str, float]:
-        """The output that the rounding of the inputs alone changes most, and by how much."""
+        """For `tune`: the output that the rounding of the inputs alone changes most, and by how much."""
         return to_rounding(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
-        """Patterns of `--fp32` that name the groups, and what had to be held beside them."""
+        """For `tune`: patterns of `--fp32` that name the groups, and what had to be held beside them."""
         chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])
         return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
 
@@ -343,7 +343,7 @@ class Bench:
     # -- predictions: runs of few samples in which only some groups are low -------------------------------------------
 
     def predict(self, aim: float) -> frozenset[int]:
-        """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
+        """For `tune`: the cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
         self._report_progress("looking for what makes the error", len(self.samples) - 1)
         known = self._predicted.setdefault(tuple(self._shown), {})
         costs, products = [group.cost for group in self.groups], self.options.lists.products
@@ -360,7 +360,7 @@ class Bench:
         return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
-        """What each group's roundings make of a candidate's squared error; infinite where one is not finite."""
+        """For `tune`: what each group's roundings make of a candidate's squared error; infinite if not finite."""
         live = [i for i in range(len(self.groups)) if i not in promoted and self._units[i]]
 
         def error(low: Collection[int]) -> float:
@@ -386,12 +386,12 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """A strict run of the level's plan in which every node can be switched to float32; opened once."""
+        """For `tune`: a strict run of the level's plan in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:
-        """By group, the switches of its nodes; values that no group writes are float32 anyway."""
+        """For `tune`: by group, the switches of its nodes; values that no group writes are float32 anyway."""
         given = load_onnx(self._reference)
         called = {
             name: (site.node, written)
@@ -422,7 +422,7 @@ class Bench:
         return self._runnable(graph, "candidate" if promoted else "low"), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
-        """A model as a strict session takes it: a proto, or a file where its weights lie in data files."""
+        """For `tune`: a model as a strict session takes it: a proto, or a file where its weights lie in data files."""
         if not self._external:
             return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
@@ -449,7 +449,7 @@ MEASURED = 8  # units of the table that get runs of their own, two each
 
 
 def sensitivity_of(bench: Bench) -> Sensitivity:
-    """Every unit's part in the error of the level's plan, the largest measured by runs of their own."""
+    """For `tune`: every unit's part in the error of the level's plan, the largest measured by runs of their own."""
     start = bench.points[0]
     weights = _weights(bench, start)
     order = sorted(range(len(bench.groups)), key=lambda i: (-weights[i], i))
@@ -463,7 +463,7 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:
-    """By unit, what its roundings add to the squared error of the level's plan."""
+    """For `tune`: by unit, what its roundings add to the squared error of the level's plan."""
     if not bench.groups:
         return []
     weights = bench.measure(start.promoted)
@@ -473,7 +473,7 @@ def _weights(bench: Bench, start: Point) -> Sequence[float]:
 
 
 def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
-    """A unit's sensitivity estimated from the weights, as if squared errors added up."""
+    """For `tune`: a unit's sensitivity estimated from the weights, as if squared errors added up."""
     group, weight = bench.groups[i], weights[i]
     total = sum(w for w in weights if math.isfinite(w))
     share = None if math.isinf(weight) else weight / total if total else 0.0

@@ -59,7 +59,7 @@ class Rewrite:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names in those of the fields ``reading`` that are given."""
+        """What a plan's rewrite reads: the names in those of the fields ``reading`` that are given."""
         return tuple(name for field in self.reading if (name := getattr(self, field)))
 
     @property
@@ -102,7 +102,7 @@ class Rewrite:
         until then."""
 
     def to_row(self) -> dict[str, Any]:
-        """Plain data, by the names of the fields."""
+        """A plan's rewrite as plain data, by the names of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod

@@ -16,7 +16,7 @@ Before = Callable[[Op], int]
 
 
 def first_of(through: Collection[str]) -> Before:
-    """Follows the first operands of operators of some roles."""
+    """A walk up a dataflow: follows the first operands of operators of some roles."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 

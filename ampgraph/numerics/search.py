@@ -37,7 +37,7 @@ def attribute(
     error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
     late: Late = lambda: False,
 ) -> Attribution:  # fmt: skip
-    """The units with the largest errors, by halving: the block is divided that has most for the root of its size.
+    """Which units have the largest errors, by halving: the block is divided that has most for the root of its size.
 
     By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
 
@@ -109,14 +109,14 @@ class Search:
     heavy: frozenset[int] = frozenset()
 
     def left(self, held: Iterable[int]) -> float:
-        """The error of a run with these units in float32; each is run once."""
+        """Search by numbers: the error of a run with these units in float32; each is run once."""
         key = frozenset(held)
         if key not in self.known:
             self.known[key] = self.error(key)
         return self.known[key]
 
     def cheapest(self, aim: float) -> frozenset[int] | None:
-        """What is to be in float32 for an error of ``aim`` or less; None where even all is not enough."""
+        """Search by numbers: what is to be in float32 for an error of ``aim`` or less; None where all is not enough."""
         everything = range(len(self.costs))
         if self.left(()) <= aim:
             return frozenset()
@@ -135,7 +135,7 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units that must be float32 for a finite result, and the errors that the others make then."""
+        """Search by numbers: the units that must be float32 for a finite result; the errors that others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -147,8 +147,8 @@ class Search:
     def _first(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
-        """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
-        sought from a guess by doubling steps."""
+        """Search by numbers: the units of a ranking from the first on that have to be float32 for ``aim``, as few to
+        within an eighth; sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
@@ -160,7 +160,7 @@ class Search:
         return ranked[: min(many, max(few + 1, guess))] if self.late() else ranked[:many]
 
     def _guess(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
-        """How many leave ``aim``, if squared errors add up."""
+        """Search by numbers: how many units in float32 leave ``aim``, if squared errors add up."""
         left = total = sum(weights[unit] for unit in ranked)
         if not (math.isfinite(whole) and total):
             return min(1, len(ranked))
@@ -172,8 +172,8 @@ class Search:
         return len(ranked)
 
     def _grown(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
-        """All units that are not heavy, and of the others each that leaves least of the error beside those before it,
-        less what is not needed; none where that is not enough."""
+        """Search by numbers: all units that are not heavy, and of the others each that leaves least of the error beside
+        those before it, less what is not needed; none where that is not enough."""
         light = [unit for unit in ranked if unit not in self.heavy]
         held, found, end = forced.union(light), list[int](), len(self.known) + self.runs
         while self.left(held) > aim:
@@ -186,7 +186,7 @@ class Search:
         return [self._without_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
 
     def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
-        """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
+        """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)

@@ -193,12 +193,12 @@ class Summary(Shown):
 
     @property
     def rewrites(self) -> dict[str, int]:
-        """How many rewrites there are, by what is written."""
+        """The summary's count of rewrites, by what is written."""
         return {one.what: one.count for one in self.rewritten}
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """Nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
+        """The summary's nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -208,12 +208,12 @@ class Summary(Shown):
 
     @property
     def opset(self) -> tuple[Pinned, ...]:
-        """The part of `float32` that a later opset has in the low type."""
+        """The part of the summary's `float32` that a later opset has in the low type."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
     def unlisted(self) -> tuple[Pinned, ...]:
-        """The part of `float32` of which nothing is known."""
+        """The part of the summary's `float32` of which nothing is known."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
@@ -280,7 +280,7 @@ class Summary(Shown):
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
-    """What the plan decided of each node of its dataflow, and ranges. To be called before the model is edited."""
+    """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
     decided = _decisions(plan)
     spans = by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
@@ -304,7 +304,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The measured range of a node's output, in words."""
+    """For the summary: the measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -315,7 +315,7 @@ def _span(found: Sequence[Range]) -> str:
 
 
 def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:
-    """One decision for each node: that of its first low slot, else of its first slot."""
+    """For the summary: one decision for each node: that of its first low slot, else of its first slot."""
     found: dict[tuple[str, int], Decision] = {}
     for decision in plan.decisions:
         place = decision.scope, decision.index
@@ -336,7 +336,7 @@ def summarize(
     output: str | None,
     changed: bool,
 ) -> Summary:
-    """Puts the plan and what it made of the file into one report."""
+    """Puts the plan and what it made of the file into the summary of `convert`."""
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     made = _quantized(made, lists)
@@ -369,7 +369,7 @@ def summarize(
 
 
 def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
-    """The rewrites of a plan, those that write the same together."""
+    """For the summary: the rewrites of a plan, those that write the same together."""
     groups: dict[str, list[Rewrite]] = {}
     for one in plan.rewrites:
         groups.setdefault(one.what, []).append(one)
@@ -377,7 +377,7 @@ def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
 
 
 def _quantized(made: Choices, lists: OpLists) -> Choices:
-    """Of what has integers inside, where nothing is low, that as the reason, whatever a later opset would take."""
+    """For the summary: of what has integers inside, where nothing is low, that as the reason, not a later opset."""
     if any(node.dtype != FLOAT32 for node in made.chosen):
         return made
     integers = lists.traits.operators("quantized")
@@ -390,14 +390,14 @@ def _quantized(made: Choices, lists: OpLists) -> Choices:
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
-    """How many matrix products a plan makes low, and which it does not and why."""
+    """For the summary: how many matrix products a plan makes low, and which it does not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, plan))
 
 
 def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
-    """Nodes that stay float32, in groups of one rule and one kind, the largest group first."""
+    """For the summary: nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
@@ -405,7 +405,7 @@ def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
 
 
 def _meaning(node: Chosen, plan: Plan) -> str:
-    """Why a node stays float32, without the place in the operator lists that says so."""
+    """For the summary: why a node stays float32, without the place in the operator lists that says so."""
     why = node.why
     sentence = (why.about and MEANING_OF.get(why.rule)) or MEANING.get(why.rule, "{text}")
     return sentence.format(kind=node.kind, text=why.text, about=why.about, dtype=plan.dtype, level=plan.level)
@@ -458,7 +458,7 @@ def next_step(summary: Summary) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is low, for a model where no float32 node has a reason of its own."""
+    """The summary's words on why nothing is low, where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -482,7 +482,7 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _casts(summary: Summary) -> str:
-    """Casts before and after; those that a rewrite removed apart, so that its line adds up with this one."""
+    """The summary's row on Casts before and after; those that a rewrite removed apart, as its line counts them."""
     added = summary.casts_after - summary.casts_before
     gone = sum(one.count for one in summary.rewritten if one.name == "cast")
     rest = added + gone
@@ -492,7 +492,7 @@ def _casts(summary: Summary) -> str:
 
 
 def _interface(summary: Summary) -> str:
-    """Which inputs and outputs have another type than before."""
+    """The summary's row on inputs and outputs that have another type than before."""
     if not summary.low_io:
         return "inputs and outputs keep their types"
     return (
@@ -501,7 +501,7 @@ def _interface(summary: Summary) -> str:
 
 
 def _level(summary: Summary) -> str:
-    """What the level does, in a few words, and where to read more."""
+    """The summary's row on the level: what it does, in a few words, and where to read more."""
     about = load_levels().get(summary.level) if _policy(summary.policy).ours else None
     asked = about.description.replace("{low}", f"in {summary.dtype}") if about else ""
     return f"; the level asks for {asked} ({HELP})" if asked else f" ({HELP})"
@@ -528,7 +528,8 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
-    """What is float32 by the rule that decided it, each with its operators and one reason, in so many lines."""
+    """The summary's rows on what is float32, by the rule that decided it, with operators and a reason: ``most`` of
+    them."""
     rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
@@ -544,7 +545,7 @@ def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
-    """Nodes that one rule decided, why, and one of them, whose name gives way first where that is too long."""
+    """A line of the summary: nodes that one rule decided, why, and one of them, whose name is cut where it is long."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     start = kinds if len(group) == 1 else f"{count:,} nodes ({kinds})"
     rule, why = f" ({_in_words(group[0].rule, policy)})", group[0].meaning or group[0].text
@@ -598,12 +599,12 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """The rule that decided a node's precision, in the words that `ampgraph help` takes."""
+    """For the summary: the rule that decided a node's precision, in the words that `ampgraph help` takes."""
     return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
 
 
 def _policy(name: str) -> Policy:
-    """A policy by its name."""
+    """For the summary: a policy by its name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

@@ -524,6 +524,16 @@ def test_what_is_divided_by_powers_is_right(end: str) -> None:
     assert [dtype_of(converted(model), "MatMul", n) for n in range(2)] == ["f32"] * 2
 
 
+def test_without_the_guard_compressed_spectra_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As speech enhancement compresses them; what a tone leaves of other frequencies counts."""
+    model = spectrum_model_of(f"{POWER}  q = Add (p, eps)  {DIVIDED['a negative power']}")
+    reference, low = float32_and_low(model, feeds(model), "O2")
+    assert not difference(reference["y"], low["y"])
+    without(monkeypatch, "spectrum")
+    reference, low = float32_and_low(model, feeds(model), "O2")
+    assert difference(reference["y"], low["y"])
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -358,7 +358,7 @@ class _StatusCheck:
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """The gradients behind which the register is read; empty for a check of another form."""
+        """Whole MindIR step: the gradients behind which the register is read; empty for a check of another form."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):

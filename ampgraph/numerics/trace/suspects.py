@@ -190,10 +190,10 @@ class Inquest:
         def behind(j: int) -> Iterator[int]:
             return (reader for name in self.tracer.sites[j].outputs for reader in self.readers.get(name, ()))
 
-        growths = ((self._growth(self.tracer.sites[j]), self.tracer.sites[j]) for j in reached([i], behind) if j != i)
-        most, best = max(growths, key=lambda found: found[0], default=(0.0, None))
-        grown = best is not None and most > AMPLIFIES
-        return f"made {most:.2g} times larger by {best.kind} {best.label}" if best is not None and grown else ""
+        sites = [self.tracer.sites[j] for j in reached([i], behind) if j != i]
+        grown = [(growth, site) for site in sites if (growth := self._growth(site)) > AMPLIFIES]  # NaN does not
+        most, best = max(grown, key=lambda one: one[0], default=(0.0, None))
+        return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
     def _growth(self, site: Site) -> float:
         """How many times as large a node's relative error is as that of what it reads.

@@ -326,7 +326,7 @@ class Auto(Rules):
 
 
 def _counts_in_steps(flow: Dataflow, value: Value) -> bool:
-    """Whether a stored tensor counts up or down in whole steps, as what a network makes by `ops.arange` does."""
+    """Whether a stored tensor counts up or down in whole steps, as what a MindSpore network makes by `ops.arange`."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
         return False

@@ -223,14 +223,11 @@ class PromotedTypes(ForwardTypes):
         assert self.given is not None
         for op in self.flow.ops:
             for slot, unit in op.slots.items():
-                data = self.given.is_held(unit) and self._is_data(op, unit)
-                if data and not self._float32_for(op, slot, unit):
+                uses = (use for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
+                data = any(use.unit == unit for use in uses)  # what it reads first, no sizes or scales
+                if data and self.given.is_held(unit) and not self._float32_for(op, slot, unit):
                     found[unit] = slot
         return found
-
-    def _is_data(self, op: Op, unit: int) -> bool:
-        """Whether a slot holds what an operator reads or writes first, and no sizes or scales."""
-        return any(use.unit == unit for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
 
     def notes(self) -> Iterator[Note]:
         """What a reader must know of how the decisions came about."""

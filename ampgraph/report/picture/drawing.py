@@ -131,13 +131,9 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
     """Picture: a drawn folder for some neighbours, named after its first and last one."""
-    first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
+    ends = entries[0], entries[-1]
+    first, last = (labels[one] if isinstance(one, int) else one.last or one.name for one in ends)
     return _DrawnFolder(f"{first} … {last}", entries=entries, last=last)
-
-
-def _entry_label(entry: _DrawnFolder | int, labels: Sequence[str]) -> str:
-    """Picture: the name of a node or folder; of a folder of neighbours that of the last."""
-    return labels[entry] if isinstance(entry, int) else entry.last or entry.name
 
 
 INPUT, OUTPUT = "input", "output"

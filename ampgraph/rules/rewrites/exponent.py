@@ -44,6 +44,7 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
+        """What this rewrite writes, in words that reports count by."""
         return f"{self.summed(1)} ({self.name})"
 
     def summed(self, count: int) -> str:
@@ -320,16 +321,12 @@ class _Growth:
         if any(r.role not in self.traits.operators(*handled) for r in self._readers(op)):
             return False
         if _is_homogeneous(self.flow, self.traits, op):
-            return all(self._is_ready(v) for v in self._data(op))
+            return all(v in self.makeable or self.flow.values[v].weight for v in self._data(op))
         return self._absorbs(op)
 
     def _readers(self, op: Op) -> list[Op]:
         """In the scaled group: all who read what an operator makes."""
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
-
-    def _is_ready(self, v: int) -> bool:
-        """In the scaled group: whether an operand can have another exponent: it is made so, or stored."""
-        return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
         """In the scaled group: the operands in which an operator is homogeneous."""

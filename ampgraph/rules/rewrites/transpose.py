@@ -111,7 +111,7 @@ class _Crash:
 
     @property
     def equation(self) -> str:
-        """The product as an Einsum: batch axes by letters from a, then row, summed axis and column."""
+        """Rewrite `einsum`: the product as Einsum: batch axes by letters from a, then row, summed axis and column."""
         batch = ascii_lowercase[: self.rank - 2]
         row, summed, column = (ascii_lowercase[self.rank - 2 + place] for place in range(3))
         if self.place:

@@ -76,7 +76,7 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
 
 
 def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
-    """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
+    """Marks of a step: float values that nodes other than norms connect, in order. What is stored connects nothing."""
     read = {node: _float_values(node) for node in graph}
     numbers = {value: n for n, value in enumerate(dict.fromkeys(value for values in read.values() for value in values))}
     ties = Ties(range(len(numbers)))
