@@ -10,8 +10,9 @@ level, in float16, without data and without repair:
 - generated: what `convert --check auto` says on generated inputs.
 - data: what the same check says of the same file on the real inputs.
 - steered: the error of `convert --data`, and what its check says; neither is asked where data change nothing.
-- repaired: the same with `--repair`.
+- repaired: the same with `--repair`, and the CPU seconds of the command, all its processes together.
 
+`--patience N` gives the check N times its time, for a busy machine; `taskset -c 0` before it takes one core.
 Every part is a process of its own. Results are kept in FOLDER/right/NAME.LEVEL.json (`--out` names another folder) and
 used again while the converted file has the same bytes; `--again PART` measures a part anew.
 """
@@ -23,6 +24,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -35,7 +37,11 @@ import numpy as np
 PARTS = ("error", "generated", "data", "steered", "repaired")
 TOLERANCE, FLOOR = 1e-2, 1e-3
 ANNOUNCED = ("missed", "doubtful")
-SECONDS = 600  # for one part of one model
+SECONDS = 1800  # for one part of one model
+PATIENT = """from ampgraph.api import check
+check.SECONDS *= {}
+from ampgraph.cli.console import main
+main()"""
 
 
 # -- what a process of its own does -----------------------------------------------------------------------------------
@@ -98,9 +104,10 @@ def check_with_data(source: Path, model: Path, data: Path, count: int) -> dict[s
 class Row:
     """One model at one level, with what is known of it."""
 
-    def __init__(self, folder: Path, name: str, level: str, out: Path, count: int) -> None:
+    def __init__(self, folder: Path, name: str, level: str, out: Path, count: int, patience: float = 1) -> None:
         self.source, self.data = folder / "models" / f"{name}.onnx", folder / "data" / name
         self.name, self.level, self.count = name, level, count
+        self.command = [sys.executable, "-c", PATIENT.format(patience)]
         self.file = out / f"{name}.{level}.json"
         self.known: dict[str, Any] = json.loads(self.file.read_text()) if self.file.is_file() else {}
 
@@ -159,14 +166,18 @@ class Row:
     def convert(self, output: Path, words: list[str], part: str) -> None:
         """`ampgraph convert`, and of its report what this is about."""
         words = ["convert", str(self.source), "--level", self.level, "-o", str(output), "--json", *words]
-        code, out, err = run([sys.executable, "-m", "ampgraph", *words])
+        start = cpu_seconds()
+        code, out, err = run([*self.command, *words])
         if not out.strip():
             self.known[part] = {"exit": code, "failed": (err.strip().splitlines() or ["nothing was said"])[-1]}
             return
         report = json.loads(out)
         products = {name: report["products"][name] for name in ("low", "existing", "float32")}
         casts = report["casts_after"] - report["casts_before"]
-        self.known[part] = {"exit": code, "products": products, "casts": casts, "check": report["check"]}
+        seconds = round(cpu_seconds() - start, 1)
+        self.known[part] = {
+            "exit": code, "products": products, "casts": casts, "check": report["check"], "cpu": seconds,
+        }  # fmt: skip
 
     def child(self, what: str, model: Path) -> dict[str, Any]:
         paths = [str(path) for path in (self.source, model, self.data)]
@@ -177,6 +188,12 @@ class Row:
 
     def keep(self) -> None:
         self.file.write_text(json.dumps(self.known, indent=1), encoding="utf-8")
+
+
+def cpu_seconds() -> float:
+    """That all processes took that were started here and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def graph_of(path: Path) -> bytes:
@@ -262,6 +279,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=list(PARTS[:3]), choices=PARTS)
     parser.add_argument("--again", nargs="*", default=[], choices=PARTS)
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--patience", type=float, default=1.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true", help="print what is known; measure nothing")
     args = parser.parse_args()
@@ -269,7 +287,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     there = sorted((args.folder / "models").glob("*.onnx"), key=lambda path: path.stat().st_size)
     chosen = [p.stem for p in there if (args.folder / "data" / p.stem).is_dir() and p.stem in (args.names or [p.stem])]
-    rows = [Row(args.folder, name, level, out, args.samples) for name in chosen for level in args.levels]
+    rows = [Row(args.folder, name, level, out, args.samples, args.patience) for name in chosen for level in args.levels]
     if not args.table:
         with tempfile.TemporaryDirectory() as work:
             for row in rows:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from ..core.annotations import about
+from ..core.annotations import about, reason_text
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
 from ..core.pass_ import Change, foreign
@@ -45,7 +45,7 @@ def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, s
     """Pass `ApplyPlan`, for metadata: operators that become low, with type and reason of their first low slot."""
     why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
     few = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
-    texts = {number: f"{reason.rule}: {reason.text}" for number, reason in few.items()}
+    texts = {number: reason_text(reason) for number, reason in few.items()}
     paths = [scope.path if editor.edits(scope.id) else None for scope in flow.scopes]
     for op in flow.ops:
         path = paths[op.scope]

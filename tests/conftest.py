@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 from ampgraph.api import check
 from ampgraph.cli import app as cli
+from ampgraph.cli import folder
+from ampgraph.runtime import opening
 from ampgraph.runtime.child import Ended
 from share import share
 from torchlib import read_once
@@ -58,20 +60,30 @@ def interruptible():
 
 @pytest.fixture
 def check_here(monkeypatch):
-    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time.
+    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time, and
+    so does what that gives to another, to open the file.
 
-    What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
+    What the processes are for (their limits, their end, their path) is tested without this, in tests/api/test_check.py
+    and test_opening.py.
     """
+    monkeypatch.setattr(check, "in_child", in_this_process)
+    monkeypatch.setattr(opening, "in_child", in_this_process)
 
-    def run(function, argument, on_answer, **limits):
-        answers = []
-        with warnings.catch_warnings(record=True):
-            function(pickle.loads(pickle.dumps(argument)), lambda found: answers.append(json.loads(json.dumps(found))))
-        for answer in answers:
-            on_answer(answer)
-        return Ended(answers)
 
-    monkeypatch.setattr(check, "in_child", run)
+@pytest.fixture
+def models_here(monkeypatch):
+    """The models of a folder are converted in this process; without it tests/cli/test_folder.py has their own."""
+    monkeypatch.setattr(folder, "in_child", in_this_process)
+
+
+def in_this_process(function, argument, on_answer=lambda answer: None, **limits):
+    """What a child process does, and what it answers."""
+    answers = []
+    with warnings.catch_warnings(record=True):
+        function(pickle.loads(pickle.dumps(argument)), lambda found: answers.append(json.loads(json.dumps(found))))
+    for answer in answers:
+        on_answer(answer)
+    return Ended(answers)
 
 
 @pytest.fixture

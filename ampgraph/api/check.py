@@ -1,7 +1,7 @@
 """A conversion with the check with which it ends: a strict run of the result, in a child process with limits.
 
 Where that is asked for, a result that misses is repaired: what is to blame is pinned to float32 by the ranges of the
-samples, by what the check has tried, then by tune's search.
+samples, by tune's search, then by what the check itself finds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import math
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -30,7 +31,6 @@ from ..core.verdict import ALL, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from ..numerics.metrics.metric import Function, address_of, metric_of
-from ..numerics.search import BUDGET
 from ..runtime.child import in_child
 from ..runtime.data import save_npz
 from .calibrate import Measuring
@@ -50,7 +50,7 @@ WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for s
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": ("onnxruntime", "cpu"), "MindIR": ("mindspore", "mindspore")}  # by format: a package, its extra
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
-SEARCHING = 600.0  # seconds that tune's search may take, by what one strict run took
+FEWEST = 4  # comparisons of all samples that a search by tune makes
 
 
 def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
@@ -175,8 +175,10 @@ def again(measuring: Measuring, often: bool) -> Measuring:
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
-    """For `convert` with a check: checks a result by a file that is removed again; None where nothing is to check."""
+def trial(done: Conversion, progress: Progress, repairing: float = 0.0) -> CheckVerdict | None:
+    """For `convert` with a check: checks a result by a file that is removed again; None where nothing is to check.
+
+    ``repairing``: seconds for all of it where it looks for what mends the result as well."""
     if not mode_of(done):
         return None
     folder = None if done.output is None else done.output.parent
@@ -185,11 +187,11 @@ def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
         tried = Path(scratch) / f"result{SUFFIXES[done.graph.format]}"
         if beyond(done.graph, budget(done)) is None:
             done.graph.save(tried, progress)
-        return verdict_on(done, tried, progress)
+        return verdict_on(done, tried, progress, repairing)
 
 
-def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerdict:
-    """What a strict run says of a file that was written, held against the model that was given."""
+def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: float = 0.0) -> CheckVerdict:
+    """For `convert` with a check: what a strict run says of a written file, held against the model that was given."""
     progress("checking", 0, 0)
     if found := beyond(done.graph, budget(done)):
         return found
@@ -200,7 +202,10 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
             reference = Path(folder) / f"reference{SUFFIXES[done.graph.format]}"
             adapters.load(done.job.model)[0].save(reference)
         given = files.enter_context(_file_of(done.job.measuring.data))
-        return ask(request_for(done, reference, written, given), budget(done), progress)
+        request = request_for(done, reference, written, given)
+        if repairing:
+            request = replace(request, recipe=done.made_with(), whole=repairing)
+        return ask(request, budget(done), progress)
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
@@ -212,12 +217,17 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
         os.fspath(reference), os.fspath(written), given,
         samples=min(GENERATED if given is None else SAMPLES, samples or SAMPLES),
         dims=dict(done.job.recipe.dims if done.options is None else done.options.dims),
-        tolerance=checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"]),
+        tolerance=tolerance_of(done),
         seconds=SECONDS * SHARES[given is not None],
         metric=checking.metric if isinstance(checking.metric, str) else None,
         more=MORE if given is None and samples is None else 0,
-        whole=SECONDS * WHOLE, recipe=done.made_with() if checking.repair else None, target=done.plan.target,
+        whole=SECONDS * WHOLE, target=done.plan.target,
     )  # fmt: skip
+
+
+def tolerance_of(done: Conversion) -> float:
+    """To what the check holds a whole output; parts have more."""
+    return done.job.checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"])
 
 
 def budget(done: Conversion) -> int:
@@ -273,61 +283,71 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
     """For `convert --repair`: the first of some conversions that is right and has something low; else the model as it
-    is, which is no repair, where only that is right; else what is given."""
+    is, which is no repair, where only that is right; else what is given, with why nothing mends it."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
     if not verdict.refused and missed.graph.format != "ONNX":
         return replace(missed, verdict=replace(verdict, reason=f"{missed.graph.format} models are not repaired"))
-    whole = None
-    for way in (by_patterns,) if verdict.refused else (by_ranges, by_patterns, by_search):
-        if way is by_search and whole is not None:
-            break
-        found = way(missed.job, verdict, progress)
-        if found is not None and found.verdict is not None and found.verdict.ok:
+    whole, until = None, time.monotonic() + SECONDS * WHOLE
+    for way in (by_patterns,) if verdict.refused else (by_ranges, by_search, by_patterns):
+        found = None if way is by_patterns and whole is not None else way(missed, verdict, until, progress)
+        if found is None:
+            continue
+        if found.verdict is None:
+            whole = found
+        elif found.verdict.ok:
             return found
-        if found is not None and found.verdict is None:
-            whole = whole or found
+        elif found.job is missed.job:
+            missed = found
     if whole is None:
         return missed
     whole.plan.notes.append(Note("repair", "", ALL))
     return whole
 
 
-def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
+def by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
     """For `convert --repair`: the conversion by ranges measured on the samples on which it missed; None where it had
     some."""
+    job = missed.job
     if job.recipe.ranges is not None or job.measuring.given():
         return None
-    done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
+    done = made(replace(job, measuring=Measuring(samples=verdict.samples)), progress)
     held = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
     return _tried(done, tuple(held.values()), progress)
 
 
-def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion with the patterns that the check has found and tried; None where there are
-    none."""
-    return _holding(job, missed.mended_by, progress) if missed.mended_by else None
-
-
-def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
+def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
     """For `convert --repair`: the conversion with what `tune` finds; None where it takes too long, or finds nothing."""
-    from .tune import tune
+    from .tune import bench_of
 
-    count, limit = missed.samples, missed.tolerance or 0.0
-    if not missed.exceeded or job.optimize:  # the names of an optimised model are not those of the one that is given
+    count, recipe, job = verdict.samples, missed.made_with(), missed.job
+    if not verdict.exceeded or recipe is None or time.monotonic() + FEWEST * count * verdict.seconds > until:
         return None
-    if BUDGET * count * missed.seconds > SEARCHING:
-        return None
-    data, metric = job.measuring.data, job.checking.metric or "l2"
-    tuned = tune(
-        job.model, recipe=job.recipe, data=data, tolerance=limit, metric=metric, samples=count, progress=progress
-    )
-    return _holding(job, tuned.patterns, progress) if tuned.met else None
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        data, metric = job.measuring.data, job.checking.metric or "l2"
+        bench = bench_of(job.model, recipe, data, count, metric, Path(scratch), progress, until=until)
+        best = bench.search(tolerance_of(missed))
+        if best is None or (bench.late() and len(best.promoted) == len(bench.groups)):
+            return None
+        patterns = bench.patterns(best.promoted)
+    return _holding(job, patterns, progress) if patterns else None
+
+
+def by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
+    """For `convert --repair`: the conversion with patterns that the check finds and tries; without any as it was, with
+    why."""
+    left = until - time.monotonic()
+    if left < verdict.seconds * verdict.samples:
+        return replace(missed, verdict=replace(verdict, unrepaired="none found: the time is up"))
+    found = trial(missed, progress, repairing=left)
+    if found is None or not found.mended_by:
+        return replace(missed, verdict=found or verdict)
+    return _holding(missed.job, found.mended_by, progress)
 
 
 def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """Converts again, with patterns that hold more nodes in float32."""
+    """For `convert --repair`: converts again, with patterns that hold more nodes in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 

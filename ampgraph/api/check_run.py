@@ -400,7 +400,7 @@ def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> 
 
 
 def _opens(request: Request, recipe: Recipe) -> bool:
-    """Whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
+    """Check of a conversion: whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         path = Path(folder) / "tried.onnx"
         try:

@@ -63,17 +63,17 @@ class Mending:
 
     @property
     def in_time(self) -> bool:
-        """Whether there is time to try one more repair."""
+        """Search for a repair: whether there is time to try one more."""
         return time.monotonic() + self.seconds < self.until
 
     @property
     def _left(self) -> float:
-        """Seconds that are left for trials, less what one more takes; 0 when there are none."""
+        """Search for a repair: seconds that are left for trials, less what one more takes; 0 when there are none."""
         return max(self.until - time.monotonic() - self.seconds, 0.0)
 
     def search(self, found: FaultSearch) -> Mended:
-        """What was tried and mends the model, or why nothing is known to. ``found``: who is to blame for what it
-        misses."""
+        """Search for a repair: what was tried and mends the model, or why nothing is known to. ``found``: the nodes to
+        blame."""
         first, held = found, tuple[str, ...]()
         for _ in range(ROUNDS):
             trial = self._tried(found, held)
@@ -90,7 +90,7 @@ class Mending:
         return Mended(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
-        """Why no repair was found, in words."""
+        """Search for a repair: why none was found, in words."""
         number = len(self.done)
         best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
@@ -104,15 +104,15 @@ class Mending:
         return ALL
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
-        """Tries patterns one after the other: the first trial that is right, else the last one."""
+        """Search for a repair: tries patterns one after the other: the first trial that is right, else the last one."""
         if found.search is not None:
             return self._predicted(found, found.search, held)
         patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
         return self.attempt((*held, *patterns)) if patterns else None
 
     def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
-        """Tries the cheapest pins that a strict run predicts to be enough, and aims lower where the conversion leaves
-        more; the last trial, None if none was made."""
+        """Search for a repair: tries the cheapest pins that a strict run predicts to be enough, and aims lower where
+        the conversion leaves more; the last trial, if one was made."""
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 
@@ -129,8 +129,8 @@ class Mending:
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
-        """Converts with more patterns of `--fp32`, and compares; None where there is no time, or `convert` refuses
-        them."""
+        """For a repair: converts with more patterns of `--fp32`, and compares; None where time is up or `convert`
+        refuses."""
         names = tuple(dict.fromkeys(patterns))
         if names not in self.done:
             start = time.monotonic()
@@ -148,7 +148,8 @@ class Mending:
 
 
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
-    """What `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the model's."""
+    """For a repair: what `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the
+    model's."""
     graph = run(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
@@ -221,8 +222,8 @@ def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], 
 
 
 def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
-    """Recipes by which a converted model may have been made of its reference: that in its metadata, else every level
-    with its types and opset; none where nothing is low."""
+    """For a repair by `verify`: recipes by which a converted model may have been made of its reference: that in its
+    metadata, else every level with its types and opset; none where nothing is low."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}

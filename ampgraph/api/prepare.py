@@ -20,11 +20,11 @@ from ..core.graph import LOW, Graph
 from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
+from ..core.shown import plural
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.walk import copied
-from ..report.lines import plural
 from ..report.summary import choices
 from ..runtime.optimized import kind_of, walk
 from ..runtime.optimizing import SIZE_LIMIT, Counter, NotOptimized, best_fused, node_count

@@ -321,7 +321,7 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
     """Notes in the summary of `convert`: what other options would gain, what the target's own tools have to be told."""
     if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
-        yield Note("opset", "", text)
+        yield Note("opset", "", text, advice=True)
     if flow is not None and known.kernels.builder:
         from ..report.fusions import shape_words
 

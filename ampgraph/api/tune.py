@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,23 +109,31 @@ def tune(
     source = path_of(model)
     refuse_page(html, model, data, output, wanted.ranges, wanted.lists)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        options = resolve(wanted, "ONNX")
-        graph = loaded(model, wanted)
         if output is not None:
-            refuse_result(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
+            sources = sources_of(source, data, wanted.ranges, wanted.lists)
+            refuse_result(loaded(model, wanted), Path(output), sources, "-o")
             try_folder(Path(output), "-o")
-        low_io = interface(graph, wanted)
-        drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
-        measure = metric_of(metric, roles_of(graph.dataflow()))
-        options = Measuring().steer(options, graph)
-        bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
+        bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
         found = _searched(bench, tolerance, output, sensitivity)
     write_page(html, lambda: tuning_page(see(found.output or model), found).html())
     return found
 
 
+def bench_of(
+    model: Model, recipe: Recipe, data: Data, samples: int | None, metric: str | Function, scratch: Path,
+    progress: Progress | None, seed: int = 0, until: float = math.inf,
+) -> Bench:  # fmt: skip
+    """What searches with the arguments of `tune`; ``until``: the time, as `time.monotonic` tells it, by which to end.
+    Raises AmpError as `tune`."""
+    options, graph = resolve(recipe, "ONNX"), loaded(model, recipe)
+    drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
+    measure = metric_of(metric, roles_of(graph.dataflow()))
+    steered = Measuring().steer(options, graph)
+    return Bench(model, steered, interface(graph, recipe), drawn, measure, scratch, progress, until)
+
+
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
-    """The search, the table where it is wanted, and the model written where one was found."""
+    """For `tune`: the search, the table where it is wanted, and the model written where one was found."""
     best = bench.search(tolerance)
     found = _tuning(bench, best, tolerance)
     if sensitivity:
@@ -136,7 +145,7 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
 
 
 def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
-    """What the search found, as it is reported; notes say what was not compared, and where no choice helps."""
+    """What `tune` found, as it is reported; notes say what was not compared, and where no choice helps."""
 
     def candidate(point: Point) -> Candidate:
         return Candidate(
@@ -197,7 +206,7 @@ class Point:
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
-    """A fresh graph of an ONNX model, read as the recipe says."""
+    """For `tune`: a fresh graph of an ONNX model, read as the recipe says."""
     graph = adapters.load(model)[0]
     frozen(graph, recipe)
     graph = at_given(graph, recipe)
@@ -207,7 +216,7 @@ def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
 
 @dataclass
 class Bench:
-    """Converts candidates of one model and runs them: ``points``, in their order."""
+    """Converts candidates of one model and runs them: ``points``, in their order; ``until`` as `bench_of` has it."""
 
     model: Model
     options: Options
@@ -216,6 +225,7 @@ class Bench:
     metric: Metric
     scratch: Path
     progress: Progress | None
+    until: float = math.inf
     groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
     points: list[Point] = field(default_factory=list)
@@ -231,15 +241,22 @@ class Bench:
     _low: Any = None
 
     def search(self, tolerance: float) -> Point | None:
-        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
+        """For `tune`: the smallest candidate that meets the tolerance; None where even all groups in float32 do not."""
         self._ready()
         start = self._tried(frozenset(), "the level's plan")
         if start.error > tolerance and self.groups:
             whole = self._tried(frozenset(range(len(self.groups))), "all in float32")
             if whole.error <= tolerance:
-                tried = lambda chosen, aim: self._tried(chosen, f"what is to leave {aim:.3g}").error  # noqa: E731
+
+                def tried(chosen: frozenset[int], aim: float) -> float | None:
+                    return None if self.late() else self._tried(chosen, f"what is to leave {aim:.3g}").error
+
                 confirmed(tolerance, self.predict, tried, BUDGET - 2)
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
+
+    def late(self) -> bool:
+        """Whether the time of `tune` is up."""
+        return time.monotonic() > self.until
 
     def frontier(self) -> list[Point]:
         """The candidates of `tune` that no other one beats in size and in error, the smallest first."""
@@ -270,11 +287,11 @@ class Bench:
             self._others = [group for group in groups if not group.writes & low]
 
     def sensitivity(self) -> tuple[str, float]:
-        """The output that the rounding of the inputs alone changes most, and by how much."""
+        """For `tune`: the output that the rounding of the inputs alone changes most, and by how much."""
         return to_rounding(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
-        """Patterns of `--fp32` that name the groups, and what had to be held beside them."""
+        """For `tune`: patterns of `--fp32` that name the groups, and what had to be held beside them."""
         chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])
         return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
 
@@ -326,10 +343,13 @@ class Bench:
     # -- predictions: runs of few samples in which only some groups are low -------------------------------------------
 
     def predict(self, aim: float) -> frozenset[int]:
-        """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
+        """For `tune`: the cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
         self._report_progress("looking for what makes the error", len(self.samples) - 1)
         known = self._predicted.setdefault(tuple(self._shown), {})
-        found = Search([group.cost for group in self.groups], self._prediction, self.measure, known=known).cheapest(aim)
+        costs, products = [group.cost for group in self.groups], self.options.lists.products
+        heavy = frozenset(i for i, group in enumerate(self.groups) if not products.isdisjoint(group.kinds))
+        search = Search(costs, self._prediction, self.measure, late=self.late, known=known, heavy=heavy)
+        found = search.cheapest(aim)
         if found is None:
             return frozenset(range(len(self.groups)))
         return found.union(*(self._moves[i] for i in found))
@@ -340,7 +360,7 @@ class Bench:
         return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
-        """What each group's roundings make of a candidate's squared error; infinite where one is not finite."""
+        """For `tune`: what each group's roundings make of a candidate's squared error; infinite if not finite."""
         live = [i for i in range(len(self.groups)) if i not in promoted and self._units[i]]
 
         def error(low: Collection[int]) -> float:
@@ -349,7 +369,7 @@ class Bench:
                 self.start.distance(self._expected[n], self._switched.run(feeds, units)) for n, feeds in self._seen()
             )
 
-        found = attribute(error, len(live), len(live), 0.0, PARTS)
+        found = attribute(error, len(live), len(live), 0.0, PARTS, self.late)
         weights = [0.0] * len(self.groups)
         for place, share in zip(found.order, found.shares, strict=True):
             weights[live[place]] = share
@@ -366,12 +386,12 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """A strict run of the level's plan in which every node can be switched to float32; opened once."""
+        """For `tune`: a strict run of the level's plan in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:
-        """By group, the switches of its nodes; values that no group writes are float32 anyway."""
+        """For `tune`: by group, the switches of its nodes; values that no group writes are float32 anyway."""
         given = load_onnx(self._reference)
         called = {
             name: (site.node, written)
@@ -402,7 +422,7 @@ class Bench:
         return self._runnable(graph, "candidate" if promoted else "low"), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
-        """A model as a strict session takes it: a proto, or a file where its weights lie in data files."""
+        """For `tune`: a model as a strict session takes it: a proto, or a file where its weights lie in data files."""
         if not self._external:
             return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
@@ -429,7 +449,7 @@ MEASURED = 8  # units of the table that get runs of their own, two each
 
 
 def sensitivity_of(bench: Bench) -> Sensitivity:
-    """Every unit's part in the error of the level's plan, the largest measured by runs of their own."""
+    """For `tune`: every unit's part in the error of the level's plan, the largest measured by runs of their own."""
     start = bench.points[0]
     weights = _weights(bench, start)
     order = sorted(range(len(bench.groups)), key=lambda i: (-weights[i], i))
@@ -443,7 +463,7 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:
-    """By unit, what its roundings add to the squared error of the level's plan."""
+    """For `tune`: by unit, what its roundings add to the squared error of the level's plan."""
     if not bench.groups:
         return []
     weights = bench.measure(start.promoted)
@@ -453,7 +473,7 @@ def _weights(bench: Bench, start: Point) -> Sequence[float]:
 
 
 def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
-    """A unit's sensitivity estimated from the weights, as if squared errors added up."""
+    """For `tune`: a unit's sensitivity estimated from the weights, as if squared errors added up."""
     group, weight = bench.groups[i], weights[i]
     total = sum(w for w in weights if math.isfinite(w))
     share = None if math.isinf(weight) else weight / total if total else 0.0

@@ -26,11 +26,11 @@ from ..core.files import refuse_output, sources_of, sweep, whole_file
 from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
 from ..core.recipe import flags, recipe_of
+from ..core.shown import plural
 from ..core.version import __version__
 from ..formats import adapters
 from ..formats.checks import MODEL_SUFFIXES
 from ..planner.resolve import resolve
-from ..report.lines import plural
 from ..runtime.child import Answer, in_child
 from .command import CommandOutput
 from .terminal import Display

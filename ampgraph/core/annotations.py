@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from .plan import Plan
+from .plan import Plan, Why
 from .version import __version__
 
 PRECISION, REASON, NODES = "ampgraph.precision", "ampgraph.reason", "ampgraph.nodes"
@@ -25,6 +25,17 @@ def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
     words = {"level": plan.level, "dtype": plan.dtype, "policy": plan.policy, "target": plan.target}
     said = {f"{head}.version": __version__, **{f"{head}.{name}": word for name, word in words.items()}}
     return said | ({f"{head}.fp32": json.dumps(plan.pinned, ensure_ascii=False)} if plan.pinned else {})
+
+
+def reason_text(why: Why) -> str:
+    """A node's reason as files say it: the rule, then why."""
+    return f"{why.rule}: {why.text}"
+
+
+def parted(text: str) -> tuple[str, str]:
+    """A node's reason in a file as (rule, why)."""
+    rule, _, why = text.partition(": ")
+    return rule, why
 
 
 def target_in(metadata: Mapping[str, str]) -> str:

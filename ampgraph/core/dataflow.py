@@ -7,7 +7,7 @@ every other tensor is a fact and has none (``NONE``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -148,6 +148,29 @@ class StaleDataflow(RuntimeError):
         super().__init__("the model was edited since this dataflow was made: ask the graph for another")
 
 
+class Ties:
+    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
+    each already, itself if nothing does."""
+
+    def __init__(self, parents: Iterable[int]) -> None:
+        self.parents = list(parents)
+
+    def find(self, number: int) -> int:
+        """What represents a number and all that it is tied to; paths are halved on the way."""
+        parents = self.parents
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    def tie(self, numbers: Iterable[int]) -> int:
+        """Ties numbers, and returns what represents them."""
+        roots = {self.find(number) for number in numbers}
+        first = min(roots)
+        for root in roots:
+            self.parents[root] = first
+        return first
+
+
 class Dataflow:
     """Values, operators and units of one model. Using it after an edit of the model raises StaleDataflow."""
 
@@ -187,14 +210,14 @@ class Dataflow:
         """By name, shapes that values of the main graph have where its inputs have these, as far as known."""
         self.memo: dict[object, Any] = {}
         """What readers have computed of it, gone with it."""
-        self._parent: list[int] = []
+        self._ties = Ties(())
         self._by_place: dict[tuple[str, int], Op] = {}
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
         """A copy of the snapshot for another reader, who does not see ties that the first one makes."""
         view = Dataflow.__new__(Dataflow)
-        view.__dict__.update(self.__dict__, _parent=list(self._parent), memo={})
+        view.__dict__.update(self.__dict__, _ties=Ties(self._ties.parents), memo={})
         return view
 
     def expire(self) -> None:
@@ -223,22 +246,16 @@ class Dataflow:
         """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
         self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, crosses=crosses))
-        self._parent.append(unit)
+        self._ties.parents.append(unit)
         return unit
 
     def find(self, unit: int) -> int:
         """The unit that stands for all those tied to ``unit``: they share one decision."""
-        parent = self._parent
-        while parent[unit] != unit:
-            parent[unit] = unit = parent[parent[unit]]
-        return unit
+        return self._ties.find(unit)
 
-    def merge(self, units: Sequence[int]) -> int:
+    def merge(self, units: Iterable[int]) -> int:
         """Ties units to one decision; the lowest number represents them."""
-        roots = sorted({self.find(u) for u in units})
-        for other in roots[1:]:
-            self._parent[other] = roots[0]
-        return roots[0]
+        return self._ties.tie(units)
 
     def given_cast(self, op: Op, low: str) -> None:
         """Takes a Cast of the file between float32 and the low type as a cast edge that exists: its slots T1 and T2 are

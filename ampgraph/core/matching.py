@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
 from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
-from .walk import sole_reader
+from .walk import sole_readers
 
 ANY = 0  # read by whoever wants
 TWICE = 4  # how many nodes in a row may stand twice
@@ -277,9 +278,8 @@ class View:
     def casts_behind(self, op: Op) -> Iterator[Op]:
         """For matching: casts and identities behind an operator, one after the other, as long as each is the only
         reader."""
-        while (reader := sole_reader(self.flow, op.outputs[0])) is not None and self.changes_nothing(reader):
-            yield reader
-            op = reader
+        readers = (reader for _, reader in sole_readers(self.flow, op))
+        return takewhile(self.changes_nothing, readers)
 
     def number(self, value: int) -> float | None:
         """For matching: the number in a stored tensor of one element."""
@@ -454,17 +454,21 @@ class Matcher:
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
         """Where the search for a pattern may go on: all readers, or none where others than the region use the value."""
-        uses, all_ops = self.flow.uses[value], self.flow.ops
-        ops = [all_ops[use.op] for use in uses if use.op != NONE]
-        if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
-            return []
-        found: list[tuple[Op, tuple[Op, ...]]] = []
-        for op in ops:
+        work, found = self._uses(instruction, value, chain), list[tuple[Op, tuple[Op, ...]]]()
+        while work:
+            op, chain = work.pop()
             if op.role in self.view.through and self.view.changes_nothing(op):
-                found += self._readers(instruction, op.outputs[0], (*chain, op))
+                work += self._uses(instruction, op.outputs[0], (*chain, op))
             else:
                 found.append((op, chain))
         return found
+
+    def _uses(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
+        """The operators that read a value, the last first, each with the ``chain`` before it."""
+        uses, all_ops = self.flow.uses[value], self.flow.ops
+        ops = [all_ops[use.op] for use in reversed(uses) if use.op != NONE]
+        fits = instruction.readers == ANY or len(uses) == len(ops) == instruction.readers
+        return [(op, chain) for op in ops] if fits else []
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
         """Goes back to an earlier choice of the search in a dataflow: forgets what was bound since."""

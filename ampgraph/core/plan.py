@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -19,23 +20,36 @@ from .sketches import bar, folded, strip, table
 from .spellings import LEVELS
 from .typed import reader
 
-FORMAT = 2
-"""1 had one row for all rewrites, and did not say what is rounded together."""
+FORMAT = 3
+"""1 had one row for all rewrites, and did not say what is rounded together; 2 said in sentences alone what a reason is
+about."""
 KINDS = 4  # operators that a row of a page names
+BIAS = "a product with its bias"
+"""What a reason of rule `region` is about where no operator computes the same."""
 GRAPH = "graph"
 """The kind of what decides the type of a graph's input or output."""
 _KINDS = {"border": GRAPH}
 _RULES = {old.removeprefix("no-"): new.removeprefix("no-") for old, new in OLD_RULES.items()}
 """Words of plans of 0.2 -> those of today."""
+_ABOUT = {
+    "list": re.compile(r".*?: \w+ at \w+ is \w+: (.*)"),
+    "region": re.compile(r"decided with ([^,;]*)"),
+    "slot": re.compile(r".*? stays float32: (.*)"),
+    "taint": re.compile(r"reads what '(.*?)' made in float32 \("),
+}
+"""By rule, what a reason is about, in the sentences of plans of formats 1 and 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
     """The reason of a decision. ``rule`` is one word to count by (``list``, ``schema``, ``kernel``, ``weight``,
-    ``index``, ``eps``, ``user``, ``cut`` ...), ``text`` the sentence that a person reads."""
+    ``index``, ``eps``, ``user``, ``cut`` ...), ``text`` the sentence that a person reads; ``about`` is what that speaks
+    of, for some rules: for ``list`` and ``slot`` why the lists say so, for ``region`` what its nodes compute together,
+    for ``taint`` the node whose float32 result is read."""
 
     rule: str
     text: str
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +113,13 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the user should know: ``topic`` groups notes of one sort, ``where`` names the node or tensor."""
+    """Something that the user should know: ``topic`` groups notes of one sort, ``where`` names the node or tensor;
+    ``advice``: it says what another option would gain."""
 
     topic: str
     where: str
     text: str
+    advice: bool = False
 
 
 @dataclass(repr=False)
@@ -203,7 +219,7 @@ class Plan:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
         head |= {key: value for key in ("pinned", "opset") if (value := getattr(self, key))}
-        tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
+        tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text, w.about] for w in whys], "decisions": rows}
         for key in ("casts", "weights", "rewrites", "roundings", "notes"):
             tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
         if self.together is not None:
@@ -239,7 +255,7 @@ class Plan:
             if type(number) is not int or number not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
                 raise AmpError("AMP401", f"plan format {number} is not from 1 to {FORMAT}", where=where, hint=hint)
-            return _plan_from_fields(data, old=number == 1)
+            return _plan_from_fields(data, number)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
@@ -265,15 +281,25 @@ def _are_distinct(places: Iterable[Hashable]) -> bool:
     return len(set(found)) == len(found)
 
 
-def _plan_from_fields(data: dict[str, Any], old: bool) -> Plan:
-    """A plan from the fields of its file; ``old``: of format 1. Raises ValueError, TypeError or LookupError for what no
-    plan has."""
-    whys = [Why(_RULES.get(rule, rule), why) for rule, why in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
+def _why(rule: str, text: str, about: str | None = None) -> Why:
+    """A reason from its row, which says what it is about since format 3; before, sentences alone did."""
+    rule = _RULES.get(rule, rule)
+    if about is None:
+        found = _ABOUT[rule].match(text) if rule in _ABOUT else None
+        about = BIAS if rule == "region" and text.startswith("decided with its product") else found[1] if found else ""
+    return Why(rule, text, about)
+
+
+def _plan_from_fields(data: dict[str, Any], number: int) -> Plan:
+    """A plan from the fields of its file, which is of this format. Raises ValueError, TypeError or LookupError for what
+    no plan has."""
+    reasons = tuple[tuple[str, str], ...] if number < FORMAT else tuple[tuple[str, str, str], ...]
+    whys = [_why(*row) for row in reader(reasons)(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():
         raise ValueError("not a plan")
     data["decisions"] = [Decision(s, i, _KINDS.get(k, k), slot, t, whys[why]) for s, i, k, slot, t, why in decisions]
-    data["rewrites"] = [read_row(row, old) for row in reader(list)(data["rewrites"])]
+    data["rewrites"] = [read_row(row, number == 1) for row in reader(list)(data["rewrites"])]
     joint = reader(tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None)
     rows = joint(data.get("together"))
     data["together"] = rows and [JointRounding(s, i, Why(rule, text), shares) for s, i, rule, text, shares in rows]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .dataflow import Dataflow
 from .errors import AmpError
+from .shown import plural
 from .typed import reader
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Rewrite:
     rewires: ClassVar[bool] = False
     """Whether the last node stays and reads other values. Such rewrites are written first: operators in the place of
     others make values of their own."""
+    counted: ClassVar[tuple[str, str]] = ("group", "of nodes written as one {} each")
+    """What a summary counts, in the singular, and what became of it, with what is written for {}."""
     exchanges: ClassVar[bool] = False
     """Whether every node stays, and operands change their places."""
 
@@ -56,7 +59,7 @@ class Rewrite:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names in those of the fields ``reading`` that are given."""
+        """What a plan's rewrite reads: the names in those of the fields ``reading`` that are given."""
         return tuple(name for field in self.reading if (name := getattr(self, field)))
 
     @property
@@ -73,6 +76,10 @@ class Rewrite:
     def what(self) -> str:
         """What a plan's rewrite writes, in words that reports count by."""
         return f"{self.writes} ({self.name})"
+
+    def summed(self, count: int) -> str:
+        """What a summary says of so many rewrites that write the same."""
+        return f"{plural(count, self.counted[0])} {self.counted[1].format(self.writes)}"
 
     @property
     def said(self) -> str:
@@ -95,7 +102,7 @@ class Rewrite:
         until then."""
 
     def to_row(self) -> dict[str, Any]:
-        """Plain data, by the names of the fields."""
+        """A plan's rewrite as plain data, by the names of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod

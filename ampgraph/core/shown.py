@@ -13,6 +13,11 @@ from .renamed import old_attributes, warn_renamed
 from .sketches import Html, folded
 
 
+def plural(count: int, word: str) -> str:
+    """A count with its noun, as "1 byte" and "2,000 bytes"."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
 def plain(value: object) -> Json:
     """What any data class holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
     if isinstance(value, float):

@@ -3,24 +3,56 @@ sole reader, and across the boundaries of bodies and functions: a formal is what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from .dataflow import NONE, Dataflow, Op, Use
 
+T = TypeVar("T", bound=Hashable)
+Before = Callable[[Op], int]
+"""Which operand of an operator is followed; NONE where a way ends in front of the operator."""
 
-def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
-    """A walk up a dataflow: the operators among ``through`` behind a value, by first operands, the nearest first."""
-    while value != NONE and (op := flow.writer(value)) is not None and op.role in through and op.inputs:
+
+def first_of(through: Collection[str]) -> Before:
+    """A walk up a dataflow: follows the first operands of operators of some roles."""
+    return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
+
+
+def passed(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
+    """A walk up a dataflow: the operators that a value comes through by one operand of each, the nearest first."""
+    while value != NONE and (op := flow.writer(value)) is not None and (value := before(op)) != NONE:
         yield op
-        value = op.inputs[0]
 
 
-def source(flow: Dataflow, value: int, through: Collection[str]) -> int:
-    """A walk up a dataflow: the value before all operators among ``through``, followed by their first operands."""
-    for op in passed(flow, value, through):
-        value = op.inputs[0]
+def source(flow: Dataflow, value: int, before: Before) -> int:
+    """A walk up a dataflow: the value before all operators that one comes through by one operand of each."""
+    for op in passed(flow, value, before):
+        value = before(op)
     return value
+
+
+def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[tuple[int, Op]]:
+    """A walk down a dataflow: the one result of an operator that is read, with the one operator that reads it; then the
+    same of that, and so on."""
+    while len(read := [v for v in op.outputs if v != NONE and flow.uses[v]]) == 1:
+        reader = sole_reader(flow, read[0], scope)
+        if reader is None:
+            return
+        yield read[0], reader
+        op = reader
+
+
+def reached(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Where a walk starts, what follows from there, and so on, each once, the nearest first, whatever is walked on."""
+    waiting, seen = deque(starts), set[T]()
+    while waiting:
+        one = waiting.popleft()
+        if one not in seen:
+            seen.add(one)
+            yield one
+            waiting.extend(further(one))
 
 
 def sole_reader(flow: Dataflow, value: int, scope: int | None = None) -> Op | None:
@@ -133,12 +165,4 @@ def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Itera
 
 def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
     """Walks through a dataflow: all values that hold the same data as this one, by steps across boundaries."""
-    if value not in step:
-        return {value}
-    found, work = {value}, [value]
-    while work:
-        for other in step.get(work.pop(), ()):
-            if other not in found:
-                found.add(other)
-                work.append(other)
-    return found
+    return {value} if value not in step else set(reached([value], lambda one: step.get(one, ())))

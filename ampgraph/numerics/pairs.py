@@ -132,7 +132,7 @@ class OnnxPair(Pair):
         try:
             self._expected = StrictSession(self._ours)
         except AmpError as error:  # nothing that was made of it is to blame
-            message = error.message.replace("refuses the model", "refuses your model, as it was before")
+            message = f"your model, as it was before, does not run: {error.message}"
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
         if self._runtime is not None:
             self._found = session = executed_session(self._runtime, self._model, self._theirs)

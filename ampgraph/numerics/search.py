@@ -37,7 +37,7 @@ def attribute(
     error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
     late: Late = lambda: False,
 ) -> Attribution:  # fmt: skip
-    """The units with the largest errors, by halving: the block is divided that has most for the root of its size.
+    """Which units have the largest errors, by halving: the block is divided that has most for the root of its size.
 
     By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
 
@@ -81,6 +81,8 @@ BUDGET = 20  # strict runs of candidates that `tune` makes
 LEANER = 64  # runs at most that look for what is not needed
 EIGHTH = 8  # the first of a ranking are found within one of them
 NEARLY = 0.85  # of the tolerance: what leaves so much is lean enough
+SHARE = 0.2  # of the heavy units: so few are lean enough
+WIDTH = 24  # heavy units of which each is tried beside those that are held
 AIM = 0.97  # of the tolerance, for a prediction
 LEAST, MOST = 0.3, 2.0  # by which an aim is moved at once
 
@@ -95,6 +97,7 @@ class Search:
         measure: what each unit makes of the squared error of such a run, infinite where it makes what is not finite.
         runs: that look for what is not needed at most; ``late``: whether to end with what was found.
         known: errors, by the units in float32.
+        heavy: the units that should be few, as products are.
     """
 
     costs: Sequence[float]
@@ -103,16 +106,17 @@ class Search:
     runs: int = LEANER
     late: Late = lambda: False
     known: dict[frozenset[int], float] = field(default_factory=dict)
+    heavy: frozenset[int] = frozenset()
 
     def left(self, held: Iterable[int]) -> float:
-        """The error of a run with these units in float32; each is run once."""
+        """Search by numbers: the error of a run with these units in float32; each is run once."""
         key = frozenset(held)
         if key not in self.known:
             self.known[key] = self.error(key)
         return self.known[key]
 
     def cheapest(self, aim: float) -> frozenset[int] | None:
-        """What is to be in float32 for an error of ``aim`` or less; None where even all is not enough."""
+        """Search by numbers: what is to be in float32 for an error of ``aim`` or less; None where all is not enough."""
         everything = range(len(self.costs))
         if self.left(()) <= aim:
             return frozenset()
@@ -125,11 +129,13 @@ class Search:
         for worth in (density, weights):
             first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
             found.append(self._without_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
+        if min(len(self.heavy.intersection(held)) for held in found) > SHARE * len(self.heavy):
+            found += self._grown(sorted(rest, key=lambda unit: -density[unit]), forced, aim)
         sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
         return frozenset(found[sizes.index(min(sizes))])
 
     def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units that must be float32 for a finite result, and the errors that the others make then."""
+        """Search by numbers: the units that must be float32 for a finite result; the errors that others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -141,8 +147,8 @@ class Search:
     def _first(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
-        """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
-        sought from a guess by doubling steps."""
+        """Search by numbers: the units of a ranking from the first on that have to be float32 for ``aim``, as few to
+        within an eighth; sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
@@ -154,7 +160,7 @@ class Search:
         return ranked[: min(many, max(few + 1, guess))] if self.late() else ranked[:many]
 
     def _guess(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
-        """How many leave ``aim``, if squared errors add up."""
+        """Search by numbers: how many units in float32 leave ``aim``, if squared errors add up."""
         left = total = sum(weights[unit] for unit in ranked)
         if not (math.isfinite(whole) and total):
             return min(1, len(ranked))
@@ -165,8 +171,22 @@ class Search:
             left -= weights[unit]
         return len(ranked)
 
+    def _grown(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
+        """Search by numbers: all units that are not heavy, and of the others each that leaves least of the error beside
+        those before it, less what is not needed; none where that is not enough."""
+        light = [unit for unit in ranked if unit not in self.heavy]
+        held, found, end = forced.union(light), list[int](), len(self.known) + self.runs
+        while self.left(held) > aim:
+            more = [unit for unit in ranked if unit in self.heavy and unit not in held][:WIDTH]
+            if not more or len(self.known) > end or self.late():
+                return []
+            errors = {unit: self.left(held | {unit}) for unit in more}
+            found.append(min(more, key=errors.__getitem__))
+            held |= {found[-1]}
+        return [self._without_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
+
     def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
-        """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
+        """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)

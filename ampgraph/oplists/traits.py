@@ -11,7 +11,7 @@ These speak of op_lists/traits.toml alone; what a user's lists add is in ``OpLis
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from ..core.errors import AmpError
@@ -33,15 +33,17 @@ class Traits:
     """By trait, the operators that have it, each with the operands that it is about."""
 
     places: Mapping[str, Mapping[str, Places]]
-    _operators: Mapping[str, frozenset[str]]
+    _unions: dict[tuple[Trait, ...], frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def has(self, role: str, trait: Trait) -> bool:
         """Whether an operator has a trait."""
         return role in self.places[trait]
 
-    def operators(self, trait: Trait) -> frozenset[str]:
-        """All operators that have a trait."""
-        return self._operators[trait]
+    def operators(self, *traits: Trait) -> frozenset[str]:
+        """All operators that have one of some traits."""
+        if traits not in self._unions:
+            self._unions[traits] = frozenset[str]().union(*(self.places[trait] for trait in traits))
+        return self._unions[traits]
 
     def positions(self, role: str, trait: Trait) -> tuple[int, ...]:
         """The operands that a trait is about, none for an operator without it."""
@@ -80,8 +82,7 @@ def merged(files: Iterable[ListFile]) -> Traits:
                 {plain(kind): _operand_places(given) for kind, given in entry.get("positions", {}).items()}
             )
             includes[name].update(dict.fromkeys(entry.get("includes", ())))
-    whole = {name: _with_included(name, own, includes, ()) for name in own}
-    return Traits(whole, {name: frozenset(kinds) for name, kinds in whole.items()})
+    return Traits({name: _with_included(name, own, includes, ()) for name in own})
 
 
 def _with_included(

@@ -30,7 +30,7 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
     text = f"optional, may be faster: --level {OTHER} takes {len(other.casts):,} Casts instead of {len(plan.casts):,}"
-    fewer = [Note("level", "", text)] if len(other.casts) < len(plan.casts) else []
+    fewer = [Note("level", "", text, advice=True)] if len(other.casts) < len(plan.casts) else []
     return [*fewer, *_by_stream(flow, options, plan)]
 
 
@@ -47,7 +47,7 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
         return []
     casts = f"{more} more Cast{'s' * (more != 1)}, slower" if more > 0 else "no more Casts"
     text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32, for {casts}"
-    return [Note("stream", "", f"optional, where the error is too large: --fp32-stream {text}")]
+    return [Note("stream", "", f"optional, where the error is too large: --fp32-stream {text}", advice=True)]
 
 
 def _additions(decided: DecidedModel, plan: Plan) -> int:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
+from ..core.walk import downstream
+from ..oplists.framework_lists import Listing
+from ..oplists.levels import Level
 from ..oplists.options import Options
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
@@ -136,9 +139,13 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     if cls == "neutral" and facts.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
     rule = level.of(cls)
-    return Verdict(
-        SIDES[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
-    )
+    return Verdict(SIDES[rule], LIST, by_list(listing, level, listing.reason))
+
+
+def by_list(listing: Listing, level: Level, reason: str) -> Why:
+    """What a level makes of a class, as a decision's why. ``reason``: why the list has the operator there."""
+    text = f"{listing.source}: {listing.cls} at {level.name} is {level.of(listing.cls)}: {reason}"
+    return Why("list", text, reason)
 
 
 def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
@@ -197,7 +204,7 @@ def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
     given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
     if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
-        return Why("slot", f"{slot} of {kind} stays float32: {reason}")
+        return Why("slot", f"{slot} of {kind} stays float32: {reason}", reason)
     if options.dtype not in unit.admits:
         text, later = (
             f"{kind}-{unit.version} does not admit {options.dtype} for {slot}",
@@ -258,7 +265,7 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
         tests = {reader.outputs[0]: reader for reader in readers if reader.kind == form.tests}
         for select in (reader for reader in readers if reader.kind == form.selects):
             test = next((tests[value] for value in select.inputs if value in tests), None)
-            products = list(_products(facts, select.outputs[0])) if test is not None else []
+            products = _products(facts, select.outputs[0]) if test is not None else []
             if test is not None and products:
                 low = options.dtype in form.low
                 together = (select, test) if low else (select,)
@@ -267,14 +274,11 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
                 yield MaskedRows(op, ties, why if low else "")
 
 
-def _products(facts: Facts, value: int) -> Iterator[Op]:
+def _products(facts: Facts, value: int) -> list[Op]:
     """First verdicts: the products that read a value, under whatever shape."""
-    for use in facts.flow.uses[value]:
-        reader = facts.flow.ops[use.op] if use.op != NONE else None
-        if reader is not None and facts.traits.has(reader.role, "scores"):
-            yield reader
-        elif reader is not None and facts.traits.has(reader.role, "reshapes"):
-            yield from _products(facts, reader.outputs[0])
+    scores, reshapes = map(facts.traits.operators, ("scores", "reshapes"))
+    uses = downstream(facts.flow, [value], lambda op: op.outputs[:1] if op.role in reshapes else ())
+    return [op for use in uses if use.op != NONE and (op := facts.flow.ops[use.op]).role in scores]
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import NONE, Dataflow, Op, Ties
 from ..core.errors import AmpError
 from ..core.plan import Note, Why
 
@@ -114,29 +114,6 @@ class Result(Protocol):
     def enter(self, ledger: Ledger) -> None:
         """Enters into the ledger what the step found."""
         ...
-
-
-class Ties:
-    """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these represents
-    them. ``parents``: what ties each already, itself if nothing does."""
-
-    def __init__(self, parents: Iterable[int]) -> None:
-        self.parents = list(parents)
-
-    def find(self, number: int) -> int:
-        """Of the ledger of decisions: what represents a number and all that it is tied to; halves paths on the way."""
-        parents = self.parents
-        while parents[number] != number:
-            parents[number] = number = parents[parents[number]]
-        return number
-
-    def tie(self, numbers: Iterable[int]) -> int:
-        """Of the ledger of decisions: ties numbers, and returns what represents them."""
-        roots = {self.find(number) for number in numbers}
-        first = min(roots)
-        for root in roots:
-            self.parents[root] = first
-        return first
 
 
 class Ledger:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Ties
 from ..core.names import pattern_for
 from ..core.plan import Plan
 from ..core.selection import touched
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
-from .decisions import Decisions, Ties
+from .decisions import Decisions
 
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
@@ -45,7 +45,7 @@ def find_groups(task: CutTask) -> list[Promotion]:
 
     ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
     """
-    flow, costs = task.flow, task.costs
+    flow, costs, heavy = task.flow, task.costs, task.options.lists.products
     fixed = touched(flow, task.options.low)
     groups = []
     for ops in _components(flow, task.decisions):
@@ -55,7 +55,7 @@ def find_groups(task: CutTask) -> list[Promotion]:
         writes = frozenset(key for op in ops for key in _written(flow, op))
         makes = frozenset(place for op in ops for place in _places(flow, op))
         sizes = [op_bytes(flow, costs, op) for op in ops]
-        cost = sum(size * _weight(op) for size, op in zip(sizes, ops, strict=True))
+        cost = sum(size * (HEAVY if op.role in heavy else 1) for size, op in zip(sizes, ops, strict=True))
         kinds = tuple(op.role for op in ops)
         groups.append(Promotion(patterns, cost, writes, makes, kinds, sum(sizes)))
     return groups
@@ -71,11 +71,6 @@ def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
 def low_places(plan: Plan) -> set[tuple[str, int]]:
     """Of a plan, for what may be put back to float32: operators with a low slot, by scope and index."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
-
-
-def _weight(op: Op) -> int:
-    """Promotions: what making an operator float32 counts: products cost most."""
-    return HEAVY if has(op.role, "products") else 1
 
 
 @dataclass(frozen=True)
@@ -97,12 +92,18 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
         for op in flow.ops
         if op.slots and not has(op.role, "casts") and (flow.scopes[op.scope].path, op.index) not in low
     ]
-    weights = {v: _weight(op) for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
+    factors = [HEAVY if op.role in options.lists.products else 1 for op in ops]
+    weights = {
+        v: factor
+        for op, factor in zip(ops, factors, strict=True)
+        for v in op.inputs
+        if v != NONE and flow.values[v].weight
+    }
     stored = {v: 4 * costs.elements(v) for v in weights if flow.values[v].dtype == FLOAT32}
     made = [op_bytes(flow, costs, op, weights=False) for op in ops]
-    heavy = sum(size * _weight(op) for size, op in zip(made, ops, strict=True))
+    heavy = sum(size * factor for size, factor in zip(made, factors, strict=True))
     heavy += sum(size * weights[v] for v, size in stored.items())
-    products = sum(1 for op in ops if has(op.role, "products"))
+    products = sum(factor == HEAVY for factor in factors)
     return Float32Size(len(ops), products, sum(made) + sum(stored.values()), heavy)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import Why
+from ..core.plan import BIAS, Why
 from ..core.selection import touched
 from ..oplists.kernels import Fused
 from ..oplists.options import Options
@@ -199,7 +199,8 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
     source = listing.source if listing else "no list"
     name = "its product" if kind == "Bias" else f"{kind}, which these nodes compute"
     rule = level.of(cls)
-    return SIDES[rule], Why("region", f"decided with {name}; {source}: {cls} at {level.name} is {rule}")
+    text = f"decided with {name}; {source}: {cls} at {level.name} is {rule}"
+    return SIDES[rule], Why("region", text, BIAS if kind == "Bias" else kind)
 
 
 def _class(options: Options, kind: str) -> str:
@@ -249,5 +250,5 @@ def _sources(facts: Facts, value: int) -> Iterator[int]:
     for before in facts.crossings.before.get(value, ()):
         if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
             yield from _sources(facts, before)
-    if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
+    if writer is not None and writer.role in facts.traits.operators("casts", "nothing_in_inference"):
         yield from _sources(facts, writer.inputs[0])

@@ -54,7 +54,7 @@ def made_for(recipe: Recipe, graph: Graph) -> Recipe:
 
 
 def settled(recipe: Recipe, target: str) -> Recipe:
-    """A recipe with the level of a target where it says none, for our policy."""
+    """Before planning: a recipe with the level of a target where it says none, for our policy."""
     known = load_kernels(target, "MindIR" if target in TARGETS["MindIR"] and target not in TARGETS["ONNX"] else "ONNX")
     level = known.level if recipe.policy == "ampgraph" else ""
     return replace(recipe, level=recipe.level or level or None)

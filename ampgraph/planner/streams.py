@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..core.dataflow import NONE, Op
+from ..core.walk import downstream, source
 from .decisions import Decisions
 from .facts.facts import Facts
 
@@ -117,7 +118,9 @@ class StreamFinder:
             moves = self._moves_to_norms(op, wide, decided, fused) if computed else None
             if moves is not None:
                 wide[op.id] = moves
-        follows = {op: [flow.values[self._source(v)].producer for v in flow.ops[op].inputs] for op in wide}
+        follows = {
+            op: [flow.values[source(flow, v, self._before)].producer for v in flow.ops[op].inputs] for op in wide
+        }
         starts = {
             op
             for op in wide
@@ -130,29 +133,25 @@ class StreamFinder:
         self, op: Op, wide: Mapping[int, list[Op]], decided: Decisions, fused: Container[int]
     ) -> list[Op] | None:
         """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""
-        flow, moves, normed, work = self.facts.flow, dict[int, Op](), False, list(op.outputs)
-        while work:
-            for use in flow.uses[work.pop()]:
-                if use.op == NONE:
-                    if decided.is_low(use.unit):
-                        return None  # an output that was asked for in the low type
-                elif use.op in fused:
-                    return None  # reads the low type as well, and computes in float32
-                elif decided.is_high(use.unit):
-                    normed |= self.classes[use.op] == "fp32"
-                elif use.unit != NONE and use.op not in wide and use.op not in moves:
-                    reader = flow.ops[use.op]
-                    if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
-                        return None
-                    moves[reader.id] = reader
-                    work += reader.outputs
+        flow, moves, normed = self.facts.flow, dict[int, Op](), False
+        for use in downstream(flow, op.outputs, lambda reader: reader.outputs if reader.id in moves else ()):
+            if use.op == NONE:
+                if decided.is_low(use.unit):
+                    return None  # an output that was asked for in the low type
+            elif use.op in fused:
+                return None  # reads the low type as well, and computes in float32
+            elif decided.is_high(use.unit):
+                normed |= self.classes[use.op] == "fp32"
+            elif use.unit != NONE and use.op not in wide:
+                reader = flow.ops[use.op]
+                if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
+                    return None
+                moves[reader.id] = reader
         return list(moves.values()) if normed else None
 
-    def _source(self, value: int) -> int:
+    def _before(self, op: Op) -> int:
         """Of residual streams: what a value was before operators that only move it."""
-        while (op := self.facts.flow.writer(value)) is not None and op.inputs and self._is_move(op):
-            value = op.inputs[0]
-        return value
+        return op.inputs[0] if op.inputs and self._is_move(op) else NONE
 
     def _is_move(self, op: Op) -> bool:
         """Whether an operator only hands a stream on."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..core.shown import Data, Shown
+from ..core.shown import Data, Shown, plural
 from ..core.sketches import Html, bar, heading, table
-from .lines import plural
 
 
 @dataclass(frozen=True)

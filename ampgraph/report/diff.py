@@ -10,11 +10,11 @@ from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
-from ..core.shown import Data, Shown, named
+from ..core.shown import Data, Shown, named, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
 from .inspect import named_precisions, see
-from .lines import and_more, finite, first, grouped, in_rows, plural, titled
+from .lines import and_more, finite, first, grouped, in_rows, titled
 
 SHOWN = 5  # names and Casts of one sort; --json lists all
 SETTINGS = ("level", "dtype", "policy", "target", "low_io")

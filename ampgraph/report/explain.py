@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.rewrites import Rewrite
 from ..core.selection import hint as pattern_hint
 from ..core.selection import named
-from ..core.shown import Shown
+from ..core.shown import Shown, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import UNDECIDED, DecidedModel
+from ..planner.classify import by_list
 from ..planner.costs import LAUNCH
 from ..planner.cut import INFINITE, Undecided
 from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
-from .lines import Rows, columns, first, grouped, in_rows, plural, titled
+from .lines import Rows, columns, first, grouped, in_rows, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -57,7 +58,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """Slots with one decision: what they hold, what was decided and why; ``shared``: other nodes with it."""
+    """Slots with one decision: what they hold, what was decided and why; ``shared``: other nodes with it; ``meant``:
+    the reason with what its list's means here, where that is not what it says."""
 
     slot: str
     values: tuple[str, ...]
@@ -66,6 +68,7 @@ class SlotReport:
     reason: str
     shared: tuple[str, ...] = ()
     cost: Cost | None = None
+    meant: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,11 +107,11 @@ class Explanation(Shown):
     def short(self) -> str:
         """Why the node has its precision, in a line: where slots differ, the first that is not low."""
         held = self.held or next(iter(self.slots), None)
-        return f"by {held.rule}: {self._told(held.reason)}" if held else ""
+        return f"by {held.rule}: {held.meant or held.reason}" if held else ""
 
     def lines(self) -> list[str]:
         """The text that `explain` prints of one node, by lines."""
-        listed = f"{self.listed}, {self.at_level} at {self.level}: {self._told(self.listed_reason)}"
+        listed = f"{self.listed}, {self.at_level} at {self.level}: {self.meant or self.listed_reason}"
         inside = f"left to the cut, as on {self.target} it computes in float32: {self.kernel}"
         taken = f"left to the cut, as on {self.target} {self.folded_into} takes it into the product before"
         rows = [
@@ -121,11 +124,7 @@ class Explanation(Shown):
             ("kernel", self.kernel and inside),
             ("kernel", self.folded_into and taken),
             ("region", self.region),
-            *(
-                row
-                for slot in self.slots
-                for row in _slot_rows(replace(slot, reason=self._told(slot.reason)), self.dtype)
-            ),
+            *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
             ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
             ("existing", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
         ]
@@ -141,13 +140,9 @@ class Explanation(Shown):
         for slot in self.slots:
             costs = (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
             mark = bar({slot.dtype: 1}, width=24)
-            rows.append((slot.slot, slot.dtype, mark, slot.rule, self._told(slot.reason), *costs))
+            rows.append((slot.slot, slot.dtype, mark, slot.rule, slot.meant or slot.reason, *costs))
         if rows:
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
-
-    def _told(self, text: str) -> str:
-        """For `explain`: the reason of a decision in words, with what a list's own reason means at this level."""
-        return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -244,7 +239,9 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
         together.setdefault(decided.settled.find(unit), []).append(name)
-    slots = tuple(_slot_report(decided, op, names, root) for root, names in together.items())
+    meant = _reason_meant_here(options, op, listing) if listing else ""
+    by_class = by_list(listing, options.level, meant).text if listing and meant else ""
+    slots = tuple(_slot_report(decided, op, names, root, by_class) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -260,7 +257,7 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
-        meant=_reason_meant_here(options, op, listing) if listing else "",
+        meant=meant,
         at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
         rule=options.lists.framework.meaning(listing.cls) if listing else "",
         kernel=inside,
@@ -293,8 +290,9 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:
-    """For `explain`: slots of an operator decided together: what they hold, why they have their type, the costs."""
+def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int, by_class: str) -> SlotReport:
+    """For `explain`: slots of an operator decided together: what they hold, why they have their type, the costs.
+    ``by_class``: what the reason means where its list decides, if that is not what it says."""
     flow, settled = decided.flow, decided.settled
     find, why = settled.find, settled.whys[root] or UNDECIDED
     own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
@@ -309,6 +307,7 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
         reason=why.text,
         shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
         cost=_cost(decided, root) if settled.ranks[root] == CUT else None,
+        meant=by_class if why.rule == "list" else "",
     )
 
 
@@ -366,7 +365,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
     """The lines of `explain` about a slot: its type, why, and what either type costs."""
     lines = [
-        f"{slot.dtype}, by {slot.rule}: {slot.reason}",
+        f"{slot.dtype}, by {slot.rule}: {slot.meant or slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",
     ]
     if slot.shared:

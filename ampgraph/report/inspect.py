@@ -12,7 +12,7 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
-from ..core.shown import Shown, named
+from ..core.shown import Shown, named, plural
 from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
@@ -22,7 +22,7 @@ from ..oplists.traits import has
 from .casts import CastReport, cast_reports
 from .estimate import FusedValues, Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
-from .lines import columns, grouped, plural
+from .lines import columns, grouped
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
 OTHER = "other"  # nodes without a floating-point tensor

@@ -11,29 +11,6 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-def plural(count: int, word: str) -> str:
-    """A count in a report with its noun, as "1 byte" and "2,000 bytes"."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
-def rewrite_line(what: str, count: int) -> str:
-    """The report's line on a rewrite: ``3 groups of nodes written as one LayerNormalization each (norm)``."""
-    done, _, name = what.rpartition(" (")
-    name = name.removesuffix(")")
-    if name == "exponent":
-        return what
-    groups, nodes = plural(count, "group") + " of nodes", plural(count, "node")
-    said = {
-        "cast": f"{plural(count, 'redundant Cast')} of the file removed",
-        "pad": f"{plural(count, 'Pad')} of the file that added nothing removed",
-        "stored": f"{plural(count, 'stored tensor')} stored as added to scores, no moves between",
-        "number": f"{plural(count, 'constant expression')} folded",
-        "half": f"{plural(count, 'GELU')} rewritten to multiply by 0.5 last, which the target runs as one kernel",
-    }.get(name) or (f"{nodes} written as {done} each" if " and " in done else f"{groups} written as one {done} each")
-    fused = ", which the target runs as one kernel" if name in ("quotient", "squares") else ""
-    return f"{said}{fused} ({name})"
-
-
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
     """Lines of a report, in rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
@@ -14,7 +14,8 @@ from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
-from ..core.shown import Data, Shown, named
+from ..core.rewrites import Rewrite
+from ..core.shown import Data, Shown, named, plural
 from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.levels import load_levels
@@ -28,8 +29,6 @@ from .lines import (
     grouped,
     in_rows,
     middle_left_out,
-    plural,
-    rewrite_line,
     shortened,
     titled,
 )
@@ -60,6 +59,13 @@ MEANING = {
     "weight": "constant {text}",
 }
 """What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
+MEANING_OF = {
+    "list": "level {level} keeps {kind} in float32: {about}",
+    "region": "together these nodes are {about}, which {level} keeps in float32",
+    "slot": "float32 at every level: {about}",
+    "taint": "reads what '{about}' made in float32: {dtype} may not hold it",
+}
+"""The same of rules that name what their reason is about."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
 """Topics of notes that count nodes which are float32, as a summary does."""
 
@@ -71,8 +77,6 @@ MOST = 15
 """Lines of a report that does not say everything."""
 LEAST = 3
 """Of them, those that reasons for float32 have at least."""
-OPTIONAL = "optional"
-"""How a note begins that gives way to a reason."""
 LONGEST = 200
 """Characters of a reason or note in it; --verbose has them whole."""
 NAME = 40
@@ -124,6 +128,19 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Rewritten(Data):
+    """Rewrites that write the same: their name, what is written, how many there are, and a sentence of these."""
+
+    name: str
+    what: str
+    count: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.name})"
+
+
+@dataclass(frozen=True)
 class Products(Data):
     """Operators of class `allow`: how many are low now, were low in the file, stay float32."""
 
@@ -155,9 +172,9 @@ class Summary(Shown):
     casts_after: int
     weights_before: dict[str, Stored]
     weights_after: dict[str, Stored]
-    rewrites: dict[str, int] = field(default_factory=dict)
+    rewritten: tuple[Rewritten, ...] = ()
     float32: tuple[Pinned, ...] = ()
-    notes: tuple[dict[str, str], ...] = field(default=())
+    notes: tuple[dict[str, Any], ...] = ()
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
     speed: Speed | None = None
@@ -175,8 +192,13 @@ class Summary(Shown):
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
+    def rewrites(self) -> dict[str, int]:
+        """The summary's count of rewrites, by what is written."""
+        return {one.what: one.count for one in self.rewritten}
+
+    @property
     def guards(self) -> tuple[Pinned, ...]:
-        """Nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
+        """The summary's nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -186,17 +208,17 @@ class Summary(Shown):
 
     @property
     def opset(self) -> tuple[Pinned, ...]:
-        """The part of `float32` that a later opset has in the low type."""
+        """The part of the summary's `float32` that a later opset has in the low type."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
     def unlisted(self) -> tuple[Pinned, ...]:
-        """The part of `float32` of which nothing is known."""
+        """The part of the summary's `float32` of which nothing is known."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
         """The summary of a conversion as plain data for JSON."""
-        return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
+        return named(self) | named(self, "bytes_before", "bytes_after", "rewrites", "guards", "opset", "unlisted")
 
     def _full(self) -> list[str]:
         """The text that `convert --verbose` prints, by lines."""
@@ -238,28 +260,27 @@ class Summary(Shown):
         rows.append(("casts", f"{_casts(self)}; {_interface(self)}"))
         rows.append(("weights", f"stored tensors: {self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
         rows += [("speed", str(self.speed))] if self.speed else []
-        rewrites = [rewrite_line(what, count) for what, count in self.rewrites.items()]
         end = [("check", self.check.finding)] if self.check else []
         end += [("next", next_step(self))]
         none = [no_guard(self)] if self.changed and not self.guards else []
         if every:
-            rows += titled("rewrites", rewrites) + _range_rows(self, every)
+            rows += titled("rewrites", [*map(str, self.rewritten)]) + _range_rows(self, every)
             rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + end)
-        unnamed = "; ".join(line.rpartition(" (")[0] for line in rewrites)
-        rows += [("rewrites", shortened(unnamed, LONGEST))] if rewrites else []
+        rewrites = "; ".join(one.text for one in self.rewritten)
+        rows += [("rewrites", shortened(rewrites, LONGEST))] if rewrites else []
         rows += _range_rows(self, every)
         reasons = len({held.rule for held in self.float32}) + bool(none)
         room = MOST - len(rows) - len(end)
         notes = _notes_in_short(self, room - min(reasons, LEAST))
         if len(notes) + reasons > room:
-            notes = [(title, text) for title, text in notes if not text.startswith(OPTIONAL)]
+            notes = _notes_in_short(self, room - min(reasons, LEAST), advice=False)
         held = _float32_in_short(self, room - len(notes), none)
         return in_rows([*rows, *held, *((title, shortened(text, LONGEST)) for title, text in notes), *end])
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
-    """What the plan decided of each node of its dataflow, and ranges. To be called before the model is edited."""
+    """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
     decided = _decisions(plan)
     spans = by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
@@ -283,7 +304,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The measured range of a node's output, in words."""
+    """For the summary: the measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -294,7 +315,7 @@ def _span(found: Sequence[Range]) -> str:
 
 
 def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:
-    """One decision for each node: that of its first low slot, else of its first slot."""
+    """For the summary: one decision for each node: that of its first low slot, else of its first slot."""
     found: dict[tuple[str, int], Decision] = {}
     for decision in plan.decisions:
         place = decision.scope, decision.index
@@ -315,7 +336,7 @@ def summarize(
     output: str | None,
     changed: bool,
 ) -> Summary:
-    """Puts the plan and what it made of the file into one report."""
+    """Puts the plan and what it made of the file into the summary of `convert`."""
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     made = _quantized(made, lists)
@@ -339,16 +360,24 @@ def summarize(
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
-        rewrites=dict(Counter(rewrite.what for rewrite in plan.rewrites)),
-        float32=_pinned(float32, lists, plan),
+        rewritten=rewritten(plan),
+        float32=_pinned(float32, plan),
         notes=tuple(asdict(note) for note in plan.notes),
         floats=made.floats,
         low_io=tuple(plan.low_io),
     )
 
 
+def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
+    """For the summary: the rewrites of a plan, those that write the same together."""
+    groups: dict[str, list[Rewrite]] = {}
+    for one in plan.rewrites:
+        groups.setdefault(one.what, []).append(one)
+    return tuple(Rewritten(same[0].name, what, len(same), same[0].summed(len(same))) for what, same in groups.items())
+
+
 def _quantized(made: Choices, lists: OpLists) -> Choices:
-    """Of what has integers inside, where nothing is low, that as the reason, whatever a later opset would take."""
+    """For the summary: of what has integers inside, where nothing is low, that as the reason, not a later opset."""
     if any(node.dtype != FLOAT32 for node in made.chosen):
         return made
     integers = lists.traits.operators("quantized")
@@ -361,40 +390,25 @@ def _quantized(made: Choices, lists: OpLists) -> Choices:
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
-    """How many matrix products a plan makes low, and which it does not and why."""
+    """For the summary: how many matrix products a plan makes low, and which it does not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
-    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, lists, plan))
+    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, plan))
 
 
-def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
-    """Nodes that stay float32, in groups of one rule and one kind, the largest group first."""
+def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
+    """For the summary: nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
-        Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
+        Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
     )
 
 
-def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
-    """Why a node stays float32, without the place in the operator lists that says so."""
-    rule, text = node.why.rule, node.why.text
-    if rule == "list" and (listing := lists.of(node.role)):
-        return f"level {plan.level} keeps {node.kind} in float32: {listing.reason}"
-    if rule == "region":
-        kind = text.removeprefix("decided with ").partition(",")[0].partition(";")[0]
-        whole = "with their product" if kind == "its product" else f"together these nodes are {kind}"
-        return f"{whole}, which {plan.level} keeps in float32"
-    if rule == "slot":
-        return f"float32 at every level: {text.partition(' stays float32: ')[2] or text}"
-    if rule == "taint":
-        start, made, _ = text.partition(" made in float32 (")
-        return f"{start}{made[:-2]}: {plan.dtype} may not hold it"
-    return MEANING.get(rule, text).format(kind=node.kind, text=_plainly(text), dtype=plan.dtype)
-
-
-def _plainly(text: str) -> str:
-    """A text of a plan in plain words, without those of arithmetic."""
-    return text.replace("flush to zero", "become zero")
+def _meaning(node: Chosen, plan: Plan) -> str:
+    """For the summary: why a node stays float32, without the place in the operator lists that says so."""
+    why = node.why
+    sentence = (why.about and MEANING_OF.get(why.rule)) or MEANING.get(why.rule, "{text}")
+    return sentence.format(kind=node.kind, text=why.text, about=why.about, dtype=plan.dtype, level=plan.level)
 
 
 # -- as text --------------------------------------------------------------------------------------------------------
@@ -444,7 +458,7 @@ def next_step(summary: Summary) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is low, for a model where no float32 node has a reason of its own."""
+    """The summary's words on why nothing is low, where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -468,9 +482,9 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _casts(summary: Summary) -> str:
-    """Casts before and after; those that a rewrite removed apart, so that its line adds up with this one."""
+    """The summary's row on Casts before and after; those that a rewrite removed apart, as its line counts them."""
     added = summary.casts_after - summary.casts_before
-    gone = sum(count for what, count in summary.rewrites.items() if what.endswith("(cast)"))
+    gone = sum(one.count for one in summary.rewritten if one.name == "cast")
     rest = added + gone
     others = f", {abs(rest):,} {'added' if rest > 0 else 'fewer'} besides" if rest else ""
     parts = f": {gone:,} redundant removed{others}" if gone else ""
@@ -478,7 +492,7 @@ def _casts(summary: Summary) -> str:
 
 
 def _interface(summary: Summary) -> str:
-    """Which inputs and outputs have another type than before."""
+    """The summary's row on inputs and outputs that have another type than before."""
     if not summary.low_io:
         return "inputs and outputs keep their types"
     return (
@@ -487,9 +501,9 @@ def _interface(summary: Summary) -> str:
 
 
 def _level(summary: Summary) -> str:
-    """What the level does, in a few words, and where to read more."""
+    """The summary's row on the level: what it does, in a few words, and where to read more."""
     about = load_levels().get(summary.level) if _policy(summary.policy).ours else None
-    asked = about.description.partition(":")[0].replace("low", f"in {summary.dtype}") if about else ""
+    asked = about.description.replace("{low}", f"in {summary.dtype}") if about else ""
     return f"; the level asks for {asked} ({HELP})" if asked else f" ({HELP})"
 
 
@@ -514,7 +528,8 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
-    """What is float32 by the rule that decided it, each with its operators and one reason, in so many lines."""
+    """The summary's rows on what is float32, by the rule that decided it, with operators and a reason: ``most`` of
+    them."""
     rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
@@ -530,7 +545,7 @@ def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
-    """Nodes that one rule decided, why, and one of them, whose name gives way first where that is too long."""
+    """A line of the summary: nodes that one rule decided, why, and one of them, whose name is cut where it is long."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     start = kinds if len(group) == 1 else f"{count:,} nodes ({kinds})"
     rule, why = f" ({_in_words(group[0].rule, policy)})", group[0].meaning or group[0].text
@@ -539,17 +554,18 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
     return f"{start}, {'such as ' if count > 1 else ''}{name}: {shortened(why, room - len(name))}{rule}"
 
 
-def _notes_in_short(summary: Summary, most: int) -> Rows:
+def _notes_in_short(summary: Summary, most: int, advice: bool = True) -> Rows:
     """The summary's rows on notes in short: one of each topic, in so many lines, but of nodes that are counted by their
-    rules."""
+    rules; with or without ``advice``."""
     rules = {held.rule for held in summary.float32} - {summary.policy}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
+    left = [note for note in left if advice or not note["advice"]]
     rows = []
     for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
         more = f" (and {count - 1:,} more such notes: --verbose)" if count > 1 else ""
-        rows.append((topic, f"{where}{_plainly(note['text'])}{more}"))
+        rows.append((topic, f"{where}{note['text']}{more}"))
     if len(rows) <= most:
         return rows
     return [*rows[: most - 1], ("notes", f"of {plural(len(rows) - most + 1, 'more topic')}: --verbose lists them")]
@@ -583,12 +599,12 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """The rule that decided a node's precision, in the words that `ampgraph help` takes."""
+    """For the summary: the rule that decided a node's precision, in the words that `ampgraph help` takes."""
     return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
 
 
 def _policy(name: str) -> Policy:
-    """A policy by its name."""
+    """For the summary: a policy by its name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

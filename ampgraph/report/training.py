@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ..core.json_types import JsonObject
-from ..core.shown import Shown
+from ..core.shown import Shown, plural
 from ..oplists.traits import has
-from .lines import first, in_rows, plural, titled
+from .lines import first, in_rows, titled
 
 if TYPE_CHECKING:
     from ..training.mindspore.step_trainer import MindirTrainer

@@ -15,8 +15,8 @@ from ..core.dataflow import FLOAT32
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
-from ..core.shown import Data, Shown, named
-from .lines import and_more, columns, finite, in_rows, plural, titled
+from ..core.shown import Data, Shown, named, plural
+from .lines import and_more, columns, finite, in_rows, titled
 
 PATTERNS = 24  # shown; --json has all
 SHORT = {

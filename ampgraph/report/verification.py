@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Shown, named, plain
+from ..core.shown import Shown, named, plain, plural
 from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.decoding import StepError
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
@@ -19,7 +19,7 @@ from ..numerics.metrics.verdict import all_within
 from ..numerics.quantized import QuantizedParts
 from ..numerics.trace.suspects import Suspect, TracedValue
 from ..runtime.executed import ExecutedLayer
-from .lines import Rows, first, in_rows, plural, titled
+from .lines import Rows, first, in_rows, titled
 from .outputs import layer_lines
 
 SORTS = {

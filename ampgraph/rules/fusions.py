@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.walk import sole_reader, upstream
+from ..core.walk import sole_readers, upstream
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
@@ -78,17 +79,14 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
     """Of a norm that a target fuses: the operators behind it that scale and shift it by vectors, stored or computed, as
     its own scale and bias would."""
-    found: list[Op] = []
-    while len(found) < AFFINE:
-        value = (found or [result])[-1].outputs[0]
-        reader = sole_reader(flow, value, result.scope)
-        if reader is None or reader.kind not in kinds:
-            break
-        shapes = [flow.shape(v) for v in reader.inputs if v != value]
-        if any(shape is not None and len(shape) != 1 for shape in shapes):
-            break
-        found.append(reader)
-    return found
+
+    def shifts(pair: tuple[int, Op]) -> bool:
+        value, reader = pair
+        shapes = (flow.shape(v) for v in reader.inputs if v != value)
+        return reader.kind in kinds and all(shape is None or len(shape) == 1 for shape in shapes)
+
+    behind = islice(sole_readers(flow, result, result.scope), AFFINE)
+    return [reader for _, reader in takewhile(shifts, behind)]
 
 
 def regions(flow: Dataflow) -> list[Region]:
@@ -126,7 +124,7 @@ def scores_before(known: Known, softmax: Op) -> list[Op]:
     """Of an attention that a target fuses: the products of two operands whose results, shifted, scaled, masked and
     moved, a Softmax reads."""
     traits = known.traits
-    added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
+    added, moved = traits.operators("additions", "scalings"), traits.operators("reshapes")
 
     def further(op: Op) -> list[int]:
         if op.role in added or op.role in moved:

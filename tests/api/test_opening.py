@@ -21,7 +21,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
 from ampgraph.runtime import opening
-from ampgraph.runtime.opening import fault, open_each, refusal
+from ampgraph.runtime.opening import Opening, fault, open_each, refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
 
@@ -31,6 +31,23 @@ NORM = """g (float[2, 8] x) => (float[2, 8] y) {{
 }}"""
 STORED = {"k": (8, 8), "w": (8,), "c": (8,), "two": array(2.0).astype("f"), "eps": array(1e-5).astype("f")}
 BROKEN = "bound to different types"
+
+
+@pytest.fixture(autouse=True)
+def opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process opens the same files once, whichever test asks: it takes most of their time."""
+    monkeypatch.setattr(opening, "_open_in_children", _open_once)
+
+
+def _open_once(names: list[str], *, optimised: bool) -> list[Opening]:
+    key = optimised, *(Path(name).read_bytes() if Path(name).exists() else name for name in names)
+    if key not in OPENED:
+        OPENED[key] = OPEN(names, optimised=optimised)
+    return OPENED[key]
+
+
+OPEN = opening._open_in_children
+OPENED: dict[tuple[bool | bytes | str, ...], list[Opening]] = {}
 
 
 def files(folder: Path) -> tuple[str, str]:
@@ -189,7 +206,7 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
         jobs.append(job)
         return Conversion(job, None, None, None, None, None, True, None)  # type: ignore[arg-type]
 
-    def trial(done: Conversion, progress: object) -> CheckVerdict:
+    def trial(done: Conversion, progress: object, repairing: float = 0.0) -> CheckVerdict:
         return CheckVerdict("ok", 0.0, 1e-2, 6, True) if mends and done.job.recipe.fp32 else refused
 
     def finished(done: Conversion, progress: object) -> Conversion:

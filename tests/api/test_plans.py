@@ -9,7 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from digests.groups import MODELS, SMALL, small
 from onnx_text import parse
 from planner import form_models, test_exponents, test_numbers, test_rewrites
 from planner.test_target_fusions import by_tanh
+from share import turn
 
 NET = """g (float[N, 8] x) => (float[N, 8] y) {
     [first] h = MatMul(x, w)
@@ -182,6 +183,8 @@ SHARES = """g (float[2,4,6,4] q, float[2,4,4,6] k, float[2,2,6,4] v) => (float[2
     s = MatMul (q, k)  t = Tanh (s)  p = Softmax <axis = -1> (t)  u = Unsqueeze (v, two)  e = Expand (u, wide)
     r = Reshape (e, heads)  m = MatMul (p, r)  y = Relu (m) }"""
 FOR_TENSORRT = ("stored", "early", "across", "groups")
+SEVERAL = ("bias", "channels")
+"""What is done to these differs from level to level; the others take one of two."""
 
 
 def rewritten() -> dict[str, onnx.ModelProto]:
@@ -217,7 +220,7 @@ def rewritten() -> dict[str, onnx.ModelProto]:
 
 def convert(
     source: Path,
-    levels: tuple[str, ...] = ("O1", "O2", "O3", "auto"),
+    levels: Sequence[str],
     target: str | None = None,
     ranges: Ranges | None = None,
 ) -> list[ampgraph.Plan]:
@@ -257,9 +260,9 @@ def test_every_rewrite_and_what_is_rounded_together(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         onnx.save(model, tmp_path / name / "model.onnx")
         ranges = test_exponents.case("gated")[1] if name == "exponent" else None
-        plans = convert(
-            tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name in FOR_TENSORRT else None, ranges
-        )
+        levels = ("O1", "O2") if name in SEVERAL else turn(name, ("O1", "O2"))
+        target = "tensorrt" if name in FOR_TENSORRT else None
+        plans = convert(tmp_path / name / "model.onnx", levels, target, ranges)
         rewrites |= {rewrite.name for plan in plans for rewrite in plan.rewrites}
         together |= {item.why.rule for plan in plans for item in plan.together or ()}
     assert rewrites == known_rewrites().keys() and together == {"channels", "factor", "statistics"}
@@ -273,7 +276,7 @@ def test_a_sample_of_the_backend_suite(tmp_path: Path) -> None:
     for name in random.Random(5).sample(names, 40):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.onnx").write_bytes(case(name).model)
-        convert(tmp_path / name / "model.onnx", ("O2", "O3"))
+        convert(tmp_path / name / "model.onnx", turn(name, ("O2", "O3")))
     assert_applied(tmp_path)
 
 
@@ -286,7 +289,7 @@ def test_exports_and_models(tmp_path: Path) -> None:
         copy = tmp_path / str(number) / f"model{source.suffix}"
         copy.parent.mkdir()
         shutil.copy(source, copy)
-        convert(copy, ("O2", "auto"))
+        convert(copy, turn(source.name, ("O2", "auto")))
     assert_applied(tmp_path)
 
 
@@ -294,10 +297,15 @@ NEWER = {"transpose", "einsum"}
 """Rewrites that plans of format 1 never had."""
 
 
-def of_format_1(plan: ampgraph.Plan) -> Any:
-    """A plan as that format had it, one row for all rewrites."""
+def of_format_2(plan: ampgraph.Plan) -> Any:
+    """A plan as that format had it: what a reason is about stands in its sentence alone."""
     old = json.loads(plan.to_json())
-    old["ampgraph_plan"] = 1
+    return old | {"ampgraph_plan": 2, "reasons": [row[:2] for row in old["reasons"]]}
+
+
+def of_format_1(plan: ampgraph.Plan) -> Any:
+    """A plan as that format had it, one row for all rewrites as well."""
+    old = of_format_2(plan) | {"ampgraph_plan": 1}
     del old["together"]
     rows = [
         {
@@ -327,7 +335,22 @@ def test_a_plan_of_format_1_gives_the_same_bytes(tmp_path: Path) -> None:
         assert ampgraph.apply(model, read) == ampgraph.convert(model), name
 
 
-# Plans of both formats that somebody edits: carried out, or refused in a line with a hint.
+REASONS = """g (float[2, 3, 8, 8] x) => (float[2, 3, 16, 16] y, float[2, 3, 8, 8] z) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w, b)  p = Mul (a, a)  z = Add (p, a)  y = Resize <mode = "linear"> (a, , s) }"""
+
+
+def test_a_plan_of_format_2_says_what_its_reasons_are_about() -> None:
+    scales, about = np.array([1, 1, 2, 2], np.float32), set()
+    reasons = parse(REASONS, w=(3, 3, 3, 3), b=(3,), s=scales, opset=17)
+    for model in (reasons, *rewritten().values()):
+        for level in ("O1", "O2", "auto"):
+            plan = ampgraph.plan(model, level)
+            assert ampgraph.Plan.from_json(json.dumps(of_format_2(plan))) == plan
+            about |= {one.why.rule for one in plan.decisions if one.why.about}
+    assert about == {"list", "region", "slot", "taint"}
+
+
+# Plans of all formats that somebody edits: carried out, or refused in a line with a hint.
 
 EditedPath = tuple[str | int, ...]
 WRONG: tuple[Any, ...] = (
@@ -368,9 +391,9 @@ def held(data: Any, path: EditedPath) -> Any:
 
 
 def edits(data: Any) -> Iterator[tuple[EditedPath, Any, Any]]:
-    """Where, what now stands there, and the plan."""
+    """Where, what now stands there, and the plan; of what is wrong a part at each place, all in a full run."""
     for path in places(data):
-        for new in (*WRONG, GONE, TWICE):
+        for new in (*turn(path, WRONG, 4), GONE, TWICE):
             plan = copy.deepcopy(data)
             around, key = held(plan, path[:-1]), path[-1]
             if new is GONE:

@@ -31,6 +31,7 @@ def pipeline(tmp_path):
     return source
 
 
+@pytest.mark.usefixtures("models_here")
 def test_a_folder_keeps_its_tree_and_names(amp, pipeline, tmp_path):
     target = tmp_path / "out"
     code, out, err = amp("convert", pipeline, "-o", target)
@@ -69,6 +70,7 @@ def skipped(amp, source, target, *more):
     return [one["file"] for one in report["models"] if one["skipped"]]
 
 
+@pytest.mark.usefixtures("models_here")
 def test_a_second_call_does_what_is_left(amp, pipeline, tmp_path):
     target = tmp_path / "out"
     assert skipped(amp, pipeline, target) == []
@@ -94,12 +96,14 @@ def test_a_missed_check_is_1_a_second_time_too(tmp_path):
         assert done.returncode == 1 and "MISSED" in done.stdout and ("as before" in done.stdout) is again
 
 
+@pytest.mark.usefixtures("models_here")
 def test_a_dry_run_writes_nothing(amp, pipeline, tmp_path):
     code, out, _ = amp("convert", pipeline, "-o", tmp_path / "out", "--dry-run")
     assert code == 0 and "2 models" in out and not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.usefixtures("models_here")
 def test_links_to_files_are_followed_and_to_folders_not(amp, pipeline, tmp_path):
     (pipeline / "again").symlink_to(pipeline)
     (pipeline / "encoder" / "linked.json").symlink_to(pipeline / "model_index.json")
@@ -133,6 +137,7 @@ def test_a_folder_without_a_model(amp, tmp_path):
     refused(amp("convert", tmp_path / "in", "-o", tmp_path / "out"), "AMP101", "no .onnx or .mindir file")
 
 
+@pytest.mark.usefixtures("models_here")
 def test_names_of_transformers_js(amp, pipeline, tmp_path):
     for name, to in (("m.onnx", "m_fp16.onnx"), ("a/m_q4.onnx", "a/m_q4f16.onnx"), ("m_int8.onnx", "")):
         assert named_for_web(name) == to
@@ -157,6 +162,7 @@ def test_what_does_not_fit_waits_but_for_the_first():
     assert (room.running, room.free) == (0, free)
 
 
+@pytest.mark.usefixtures("models_here")
 def test_words_mean_something_in_one_of_the_models(amp, pipeline, tmp_path):
     """Names of nodes, dimensions, inputs: each component has its own."""
     given = ("--fp32", "product", "--io", "x=low", "--json")
@@ -167,6 +173,7 @@ def test_words_mean_something_in_one_of_the_models(amp, pipeline, tmp_path):
     assert code == 2 and "error[AMP305]: 'nowhere=3' matches nothing in any of the models" in out
 
 
+@pytest.mark.usefixtures("models_here")
 def test_data_in_shards_and_files_that_are_in_the_way(amp, pipeline, tmp_path):
     """Data files of models are not copied; what is written is not written over by what is copied."""
     folder = pipeline / "decoder"
@@ -191,7 +198,7 @@ def test_data_in_shards_and_files_that_are_in_the_way(amp, pipeline, tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("interruptible", "models_here")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_was_interrupted_is_continued(amp, tmp_path, jobs):
     source, target = tmp_path / "in", tmp_path / "out"

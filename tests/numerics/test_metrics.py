@@ -424,6 +424,20 @@ def test_the_search():
     assert best == {0, 2} and len(search.known) <= 3
 
 
+def test_errors_that_cancel_are_tried_one_by_one():
+    """What makes most by itself may be what keeps another's error small: squares do not tell."""
+    parts = [3.0, -2.9, 2.8, -2.7, 0.5, 0.1, 0.1, 0.05]
+
+    def error(held):
+        return abs(sum(part for i, part in enumerate(parts) if i not in held))
+
+    def fewest(heavy):
+        return Search([1] * 8, error, lambda held: [part**2 for part in parts], heavy=heavy).cheapest(0.5)
+
+    assert fewest(frozenset(range(8))) == {4} and len(fewest(frozenset())) > 4
+    assert fewest(frozenset(range(4))) == {4}  # of what is not heavy, what is needed
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_search_comes_close_to_the_smallest_set(seed):
     rng = np.random.default_rng(seed)

@@ -222,7 +222,7 @@ def test_weights_beyond_or_below_the_range_are_named() -> None:
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
     model = parse(text % (outputs, nodes), weights)
     assert [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"] == [
-        ("most", "would flush to zero in float16 (60 % of its elements): most_node stays float32"),
+        ("most", "would become zero in float16 (60 % of its elements): most_node stays float32"),
         ("much", "40 % of its elements become zero in float16, and it is stored so: a check counts the error"),
         ("some", "2 % of its elements become zero in float16, and it is stored so: a check counts the error"),
     ]
@@ -524,6 +524,16 @@ def test_what_is_divided_by_powers_is_right(end: str) -> None:
     assert [dtype_of(converted(model), "MatMul", n) for n in range(2)] == ["f32"] * 2
 
 
+def test_without_the_guard_compressed_spectra_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As speech enhancement compresses them; what a tone leaves of other frequencies counts."""
+    model = spectrum_model_of(f"{POWER}  q = Add (p, eps)  {DIVIDED['a negative power']}")
+    reference, low = float32_and_low(model, feeds(model), "O2")
+    assert not difference(reference["y"], low["y"])
+    without(monkeypatch, "spectrum")
+    reference, low = float32_and_low(model, feeds(model), "O2")
+    assert difference(reference["y"], low["y"])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -656,7 +666,7 @@ def test_ranges_and_patterns() -> None:
     model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=EYE)
     plan = planned(model, [{"x": ONES * np.float32(1e-9)}])
     assert {(n.where, n.text) for n in plan.notes if n.topic == "vanishing"} >= {
-        ("a", "100 % of its elements flush to zero in float16")
+        ("a", "100 % of its elements become zero in float16")
     }
     assert "vanishing" not in topics(planned(model, [{"x": ONES}]))
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+import ampgraph
 from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.matching import PatternSet
 from ampgraph.formats import adapters
@@ -536,3 +537,16 @@ def test_a_norm_is_right_by_its_text_alone(kind: str, body: str, monkeypatch: py
     monkeypatch.setattr("ampgraph.rules.fusions.regions", lambda flow: [])
     reference, low = float32_and_low(model, data)
     assert difference(reference["o"], low["o"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "each"), [("MatMul (x, w)", "Identity (v{})"), ("Gather (w, i)", "Add (v{}, g)")], ids=["casts", "sums"]
+)
+def test_long_chains_need_no_stack(first: str, each: str) -> None:
+    steps = "\n".join(f"v{n + 1} = {each.format(n)}" for n in range(1100))
+    text = f"""g (float[4, 4] x, int64[4] i) => (float[4, 4] y) {{
+        g = Gather (w, i)  v0 = {first} {steps} n = LayerNormalization (v1100, s)  y = MatMul (n, w)
+        r, m = com.microsoft.Attention <num_heads = 1> (n, u, t) }}"""
+    model = parse(text, w=(4, 4), s=(4,), u=(4, 12), t=(12,), domains=["com.microsoft"])
+    assert ampgraph.plan(model, "O2", dtype="bfloat16").casts

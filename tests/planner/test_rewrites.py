@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.rewrites import chosen, rewrite_names
-from ampgraph.report.lines import rewrite_line
+from ampgraph.report.summary import rewritten
 from ampgraph.runtime.opening import open_each
 from onnx_text import parse, proto
 from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, attention, gelu, layer_norm, model, rms
@@ -105,8 +104,8 @@ def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
 
 
 def said(given: ModelProto) -> str:
-    ((what, count),) = Counter(rewrite.what for rewrite in ampgraph.plan(given).rewrites).items()
-    return rewrite_line(what, count)
+    (found,) = rewritten(ampgraph.plan(given))
+    return str(found)
 
 
 def test_forms_are_named_and_matched() -> None:
@@ -361,7 +360,7 @@ def test_pads_are_told() -> None:
     # explain and summary say so
     model = given(BODIES[18], 18)
     assert "did nothing and is taken away" in ampgraph.explain(model, "p").region
-    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing removed (pad)"
+    assert said(model) == "1 Pad of the file that added nothing removed (pad)"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,10 @@ def test_everything_that_is_known_of_a_node_is_on_the_page(tmp_path: Path) -> No
     edges = [Edge(0, 1, "v", "float16", "8", "float32"), Edge(1, 2, "w", "float32", "8", "float16")]
     page = Page(
         "all", Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
-        [Bar("weights before", {"float32": 128}, "128 bytes"), Bar("weights after", {"float16": 64}, "64 bytes")],
+        [
+            Bar("weights", "weights before", {"float32": 128}, "128 bytes"),
+            Bar("weights", "weights after", {"float16": 64}, "64 bytes"),
+        ],
         heat={"b": 0.5}, heat_title="error", guards=["range"],
         frontier=[{"step": "O2", "error": 0.1, "bytes": 9, "chosen": False},
                   {"step": "O1", "error": 0.01, "bytes": 99, "chosen": True},

@@ -15,7 +15,7 @@ from ampgraph.core.graph import Stored
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.report.estimate import UNKNOWN, DeviceSpeed, Speed
 from ampgraph.report.lines import shortened
-from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Summary, next_step
+from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Rewritten, Summary, next_step
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_counted() -> None:
     held = tuple(
         Pinned(f"rule{i}", "MatMul", 2, f"/layer/{i}/" + "n" * 300, "too large for it " * 30) for i in range(60)
     )
-    notes = tuple({"topic": f"topic{i}", "where": "", "text": "read this " * 60} for i in range(50))
+    notes = tuple({"topic": f"topic{i}", "where": "", "text": "read this " * 60, "advice": False} for i in range(50))
     counts = {"float32": 120, "float16": 3}
     reasons = {"float32": {one.rule: one.count for one in held}}
     summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, counts, 0, reasons,
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_counted() -> None:
 
 def test_casts_add_up_with_those_that_rewrites_removed() -> None:
     summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, {"float16": 3}, 0, {},
-                      Products(3, 0, 0), 23, 12, {}, {}, rewrites={"no Cast (cast)": 18})  # fmt: skip
+                      Products(3, 0, 0), 23, 12, {}, {}, rewritten=(Rewritten("cast", "Cast", 18, ""),))  # fmt: skip
     said = "casts       23 -> 12 (-11: 18 redundant removed, 7 added besides); inputs and outputs keep their types"
     assert said in summary.lines()
     fewer = replace(summary, casts_after=4).lines()
@@ -168,3 +168,12 @@ def test_a_file_that_is_low_already_is_said_to_be_so(amp: Any, tmp_path: Path) -
     _, told, _ = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx")
     assert "has products in float16 already" in told or "nothing to lower" in told
     assert "nothing computes in float16" not in told
+
+
+def test_a_name_may_hold_braces() -> None:
+    text = "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul (x, w)  y = Tanh (h) }"
+    model = parse(text, w=np.full((4, 4), 1e3, np.float32))
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "{h}"
+    data = [{"x": np.full((2, 4), 1e2, np.float32)}]
+    found = ampgraph.convert(model, data=data, check="off", report=True)[1]
+    assert any("'{h}' reaches" in held.meaning for held in found.float32)

@@ -14,6 +14,7 @@ from typing import NoReturn
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...core.walk import reached
 from . import schema, view
 from .schema import Message
 
@@ -263,12 +264,13 @@ class _GradientOwners:
 
     def _reach(self, gradient: int) -> list[int]:
         """The forward values that a gradient is of, behind operators that hand it on too."""
-        found = list(self.of.get(gradient, ()))
-        for value in found:  # which grows
+
+        def before(value: int) -> list[int]:
             maker = self.flow.writer(value)
-            if maker is not None and maker.kind in PASSING:
-                found += [v for v in self._handed(maker) if v not in found and self._alike(v, value)]
-        return found
+            passes = maker is not None and maker.kind in PASSING
+            return [v for v in self._handed(maker) if self._alike(v, value)] if maker is not None and passes else []
+
+        return list(reached(self.of.get(gradient, ()), before))
 
     def _handed(self, op: Op) -> Iterable[int]:
         """The operands that a gradient operator hands on unchanged but for their shape."""
@@ -356,7 +358,7 @@ class _StatusCheck:
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """The gradients behind which the register is read; empty for a check of another form."""
+        """Whole MindIR step: the gradients behind which the register is read; empty for a check of another form."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):

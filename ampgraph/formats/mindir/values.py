@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Ties, Value
 from ...core.errors import AmpError
 from ..flow_builder import LOW_TYPES, FlowBuilder
 from . import schema, view
@@ -179,14 +179,14 @@ class MindirMemory(MindirValues):
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
-        self._shares: dict[int, int] = {}  # value -> another in the same memory
+        self._shared: list[tuple[int, int]] = []  # values in the same memory
         self._seen: set[int] = set()  # values that share their memory
         self._changed: set[int] = set()  # values that are written in place
         self._rewriting: list[Op] = []  # operators that write their first operand and give it back
 
     def share(self, one: int, other: int) -> None:
         """Notes that two values lie in the same memory."""
-        self._shares[self._find(one)] = self._find(other)
+        self._shared.append((one, other))
         self._seen |= {one, other}
 
     def changes(self, value: int) -> None:
@@ -197,12 +197,6 @@ class MindirMemory(MindirValues):
         """Notes that an operator writes its first operand and gives it back."""
         self._rewriting.append(op)
 
-    def _find(self, value: int) -> int:
-        """The value that stands for all in one memory."""
-        while value in self._shares and self._shares[value] != value:
-            value = self._shares[value]
-        return value
-
     def hold_shared(self) -> None:
         """Keeps the type of all that is written in place: a Cast would be a copy, which is written instead, or read too
         early."""
@@ -210,9 +204,12 @@ class MindirMemory(MindirValues):
         for op in self._rewriting:  # in order: what one that is seen gives back is seen too
             if op.inputs[0] in given or self._is_seen(op.inputs[0]):
                 self._hold_rewriting(op)
-        changed = {self._find(value) for value in self._changed}
+        memory = Ties(range(len(self.flow.values)))
+        for pair in self._shared:
+            memory.tie(pair)
+        changed = set(map(memory.find, self._changed))
         for value in self.flow.values if changed else ():
-            if self._find(value.id) in changed:
+            if memory.find(value.id) in changed:
                 self.hold(value, SHARED)
 
     def _is_seen(self, value: int) -> bool:

@@ -149,7 +149,7 @@ def elements(abstract: Message) -> Iterator[Message | None]:
 
 
 def nested(abstract: Message, made: Iterator[Item]) -> Item:
-    """Items, one for each of `elements`, in the shape of an abstract."""
+    """Of a MindIR tuple: items, one for each of `elements`, in the shape of an abstract."""
     if abstract is not None and abstract.type in SEQUENCES:
         return tuple(nested(item, made) for item in abstract.values)
     if abstract is not None and abstract.type in (schema.TENSORS, schema.TENSOR) and len(abstract.tensors) > 1:

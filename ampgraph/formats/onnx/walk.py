@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from ...core.walk import reached
+
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
@@ -16,12 +18,9 @@ def outermost(model: ir.Model) -> list[ir.Graph]:
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the functions' graphs, and the bodies in them at any depth."""
-    waiting = outermost(model)
-    for graph in waiting:
-        yield graph
-        for node in graph:
-            if node.attributes.data:
-                waiting += bodies(node)
+    return reached(
+        outermost(model), lambda graph: [body for node in graph if node.attributes.data for body in bodies(node)]
+    )
 
 
 _NO_BODIES: tuple[ir.Graph, ...] = ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ...core.low_types import low_type
 from ...core.names import pattern_for
 from ...core.repairs import fp32_options
 from ...core.runnable import Site
+from ...core.walk import reached
 from ...oplists.traits import has
 from .values import HUGE, Extremes, Trace
 
@@ -141,16 +142,12 @@ class Inquest:
 
     def _vanishing(self, names: list[str]) -> list[int]:
         """The traced nodes that made some values zero, back to the first that did."""
-        found: list[int] = []
-        waiting = deque(names)
-        while waiting:
-            name = waiting.popleft()
-            i, seen = self.maker.get(name), self.trace.values.get(name)
-            if i is None or i in found or seen is None or not seen.vanished:
-                continue
-            found.append(i)
-            waiting.extend(self.tracer.sites[i].inputs)
-        return found
+
+        def makers(read: Iterable[str]) -> list[int]:
+            gone = (name for name in read if (seen := self.trace.values.get(name)) is not None and seen.vanished)
+            return [self.maker[name] for name in gone if name in self.maker]
+
+        return list(reached(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
@@ -189,17 +186,13 @@ class Inquest:
     def magnified(self, i: int) -> str:
         """The traced node behind a node by which the relative error grows most, in words; empty where it does not grow
         fourfold: a logarithm, a quotient, a difference of large numbers."""
-        waiting, met = deque([i]), {i}
-        best, most = None, AMPLIFIES
-        while waiting:
-            site = self.tracer.sites[waiting.popleft()]
-            for j in (reader for name in site.outputs for reader in self.readers.get(name, ())):
-                if j not in met:
-                    met.add(j)
-                    waiting.append(j)
-                    growth = self._growth(self.tracer.sites[j])
-                    if growth > most:
-                        best, most = self.tracer.sites[j], growth
+
+        def behind(j: int) -> Iterator[int]:
+            return (reader for name in self.tracer.sites[j].outputs for reader in self.readers.get(name, ()))
+
+        sites = [self.tracer.sites[j] for j in reached([i], behind) if j != i]
+        grown = [(growth, site) for site in sites if (growth := self._growth(site)) > AMPLIFIES]  # NaN does not
+        most, best = max(grown, key=lambda one: one[0], default=(0.0, None))
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
     def _growth(self, site: Site) -> float:
@@ -225,19 +218,12 @@ class Inquest:
 
     def _causes(self, i: int, most: int = 4) -> list[int]:
         """The nearest low nodes before a node, those with the largest error first."""
-        found: list[int] = []
-        waiting, met = deque([i]), {i}
-        while waiting and len(found) < most:
-            names = sorted(self.tracer.sites[waiting.popleft()].inputs, key=lambda n: -(self.trace.error(n) or 0.0))
-            for j in (self.maker.get(name) for name in names):
-                if j is None or j in met:
-                    continue
-                met.add(j)
-                if self._is_low(j):
-                    found.append(j)
-                else:
-                    waiting.append(j)
-        return found[:most]
+
+        def before(j: int) -> list[int]:
+            names = sorted(self.tracer.sites[j].inputs, key=lambda name: -(self.trace.error(name) or 0.0))
+            return [self.maker[name] for name in names if name in self.maker] if j == i or not self._is_low(j) else []
+
+        return list(islice((j for j in reached([i], before) if j != i and self._is_low(j)), most))
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 

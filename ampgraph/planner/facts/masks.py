@@ -31,8 +31,8 @@ class Masks:
     @cached_property
     def scores(self) -> set[int]:
         """Values on the ways to a Softmax, through arithmetic and moves; a value that is none of these is no mask."""
-        through = frozenset[str]().union(*map(self.traits.operators, TOWARDS_SCORES))
-        readers = self.flow.with_roles(self.traits.operators("softmaxes") | self.traits.operators("attention_bias"))
+        through = self.traits.operators(*TOWARDS_SCORES)
+        readers = self.flow.with_roles(self.traits.operators("softmaxes", "attention_bias"))
         read = {value for op in readers for value in op.inputs if value != NONE}
         before = upstream(self.flow, read, lambda op: op.inputs if op.role in through else ())
         return read.union(v for op in before if op.role in through for v in op.inputs if v != NONE)
@@ -92,7 +92,7 @@ class Masks:
         count, most = dict.fromkeys(masks, 1), 1
         for op in self.flow.ops if count else ():
             found = [count[v] for v in op.inputs if v in count]
-            if found and any(self.traits.has(op.role, trait) for trait in ON_THE_WAY):
+            if found and op.role in self.traits.operators(*ON_THE_WAY):
                 total = sum(found) if self.traits.has(op.role, "additions") else max(found)
                 count.update(dict.fromkeys(op.outputs, total))
                 most = max(most, total)
@@ -102,6 +102,6 @@ class Masks:
         """Whether any operator between a mask constant and its Softmax is low, where the constant would be -inf."""
 
         def further(op: Op) -> list[int]:
-            return op.outputs if any(self.traits.has(op.role, trait) for trait in ON_THE_WAY) else []
+            return op.outputs if op.role in self.traits.operators(*ON_THE_WAY) else []
 
         return any(settled.is_low(use.unit) for use in downstream(self.flow, [value], further))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.matching import View
-from ...core.walk import source
+from ...core.walk import first_of, source
 from ...oplists.pattern_files import conventions
 from ...oplists.patterns import region_patterns
 from ...oplists.traits import Trait, Traits
@@ -27,7 +27,7 @@ class Squares:
     @cached_property
     def of_op(self) -> Mapping[int, int]:
         """Operator that squares -> the value that it squares."""
-        may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
+        may = self.traits.operators(*SQUARING)
         squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
 
@@ -65,7 +65,7 @@ class Squares:
 
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""
-        return source(self.flow, value, self.traits.operators("conversions"))
+        return source(self.flow, value, first_of(self.traits.operators("conversions")))
 
     def _origin(self, value: int) -> int:
         """A value before casts that change nothing, and before one in the file that widens it."""

@@ -271,7 +271,7 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
     """Facts: values made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
     if constants not in flow.memo:
         found = {NONE, *(value.id for value in flow.values if value.weight)}
-        apart = traits.operators("random") | traits.operators("control_flow")
+        apart = traits.operators("random", "control_flow")
         for op in flow.ops:
             if op.role not in apart and found.issuperset(op.inputs):
                 found.update(op.outputs)
@@ -302,7 +302,7 @@ def _known_numbers(values: Values, op: Op) -> Array | None:
     dtype = flow.values[op.outputs[0]].dtype
     if first is None:
         return None
-    if any(traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
+    if op.role in traits.operators("conversions", "keeps_order"):
         return _converted_numbers(first, dtype)
     rows = [values.row(v) for v in op.inputs if v != NONE]
     known = [row for row in rows if row is not None]

@@ -19,6 +19,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.graph import LOW
 from ...core.low_types import numpy_type
 from ...core.plan import Note
+from ...core.walk import downstream
 from ...oplists.mindspore_lists import load_mindspore_rules
 from ...oplists.options import Options
 from ...oplists.traits import Traits
@@ -283,10 +284,10 @@ class Auto(Rules):
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
-        for unit in flow.units:  # results keep the type that they have
-            if unit.op == NONE and unit.slot.startswith("output "):
-                self.low[unit.id] = True
-        self.outputs = {u.id for u in flow.units if u.op == NONE and u.slot.startswith("output ")}
+        read = (use for value in flow.scopes[0].outputs for use in flow.uses[value])
+        self.outputs = {use.unit for use in read if use.op == NONE and use.scope == 0} - {NONE}
+        for unit in self.outputs:  # results keep the type that they have
+            self.low[unit] = True
 
     def black(self, op: Op) -> Cell:
         """The operator itself, where it is a black one."""
@@ -325,7 +326,7 @@ class Auto(Rules):
 
 
 def _counts_in_steps(flow: Dataflow, value: Value) -> bool:
-    """Whether a stored tensor counts up or down in whole steps, as what a network makes by `ops.arange` does."""
+    """Whether a stored tensor counts up or down in whole steps, as what a MindSpore network makes by `ops.arange`."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
         return False
@@ -367,15 +368,9 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
 
 def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
     """Whether what an operator passes on is read in a cell, through others that only pass it on."""
-    waiting, seen = [op], {op.id}
-    while waiting:
-        for reader in flow.readers(waiting.pop().outputs[0]):
-            if _is_inside(cells[reader.id], home):
-                return True
-            if reader.id not in seen and traits.has(reader.role, "reshapes"):
-                seen.add(reader.id)
-                waiting.append(reader)
-    return False
+    reshapes = traits.operators("reshapes")
+    uses = downstream(flow, op.outputs[:1], lambda reader: reader.outputs[:1] if reader.role in reshapes else ())
+    return any(use.op != NONE and _is_inside(cells[use.op], home) for use in uses)
 
 
 def _is_inside(cells: Cell, home: Cell) -> bool:
@@ -460,8 +455,7 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     cells = lists.white_cells if level == "O1" else lists.black_cells
     kinds = {kind for made in cells.values() for kind in made} - lists.white_operators
     kinds -= rules.options.lists.traits.operators("reshapes") if level == "O2" else set()
-    words = "float16 in a white cell" if level == "O1" else "float32 in a black cell"
-    words = words.replace("float16", rules.options.dtype)
+    words = f"{rules.options.dtype} in a white cell" if level == "O1" else "float32 in a black cell"
     bare = []
     for op in rules.flow.ops:
         if op.kind not in kinds or not op.slots or rules.cell(op, cells):

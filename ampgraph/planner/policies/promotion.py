@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
 from ...core.plan import Note
+from ...core.walk import reached
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
 from ...oplists.options import Options
@@ -56,16 +57,17 @@ def _call_of_node(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> obj
     module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.of(name)), None)
     if module is None:
         return op.scope, origin.group
-    scope, seen, todo = origin.scopes[module], {op.id}, [op]
-    while todo:
-        here = todo.pop()
-        made = [reader for value in here.outputs for reader in flow.readers(value)]
+    scope = origin.scopes[module]
+
+    def beside(number: int) -> Iterator[int]:
+        here = flow.ops[number]
+        made = (reader for value in here.outputs for reader in flow.readers(value))
         for other in (*made, *(w for v in here.inputs if v != NONE and (w := flow.writer(v)) is not None)):
-            known = flow.origin(other) if other.id not in seen and other.scope == op.scope else None
+            known = flow.origin(other) if other.scope == op.scope else None
             if known is not None and scope in known.scopes[:-1]:
-                seen.add(other.id)
-                todo.append(other)
-    return op.scope, scope, min(seen)
+                yield other.id
+
+    return op.scope, scope, min(reached([op.id], beside))
 
 
 def _regions_without_calls(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:
@@ -221,14 +223,11 @@ class PromotedTypes(ForwardTypes):
         assert self.given is not None
         for op in self.flow.ops:
             for slot, unit in op.slots.items():
-                data = self.given.is_held(unit) and self._is_data(op, unit)
-                if data and not self._float32_for(op, slot, unit):
+                uses = (use for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
+                data = any(use.unit == unit for use in uses)  # what it reads first, no sizes or scales
+                if data and self.given.is_held(unit) and not self._float32_for(op, slot, unit):
                     found[unit] = slot
         return found
-
-    def _is_data(self, op: Op, unit: int) -> bool:
-        """Whether a slot holds what an operator reads or writes first, and no sizes or scales."""
-        return any(use.unit == unit for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
 
     def notes(self) -> Iterator[Note]:
         """What a reader must know of how the decisions came about."""

@@ -28,7 +28,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 def _list_file(setting: Setting) -> str:
-    """The file of CUDA's lists, or of the CPU's own."""
+    """As PyTorch's autocast: the file of CUDA's lists, or of the CPU's own."""
     return "pytorch_cpu.toml" if setting.target == CPU else "pytorch.toml"
 
 

@@ -255,7 +255,7 @@ class _TensorFlowTypes:
 
 
 def _list_file(setting: Setting) -> str:
-    """float16 for CUDA has lists of its own, bfloat16 those of oneDNN on the CPU."""
+    """As TensorFlow: the list file: float16 for CUDA has its own, bfloat16 those of oneDNN on the CPU."""
     return "tensorflow_bfloat16.toml" if setting.dtype == "bfloat16" else "tensorflow.toml"
 
 

@@ -8,7 +8,7 @@ float32 from what makes the probability on, so that the policy network of a torc
 from __future__ import annotations
 
 from ...core.dataflow import NONE, Op
-from ...core.walk import upstream
+from ...core.walk import sole_readers, upstream
 from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
@@ -149,13 +149,12 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
     """The operators from a product over sums with constants to a root; empty where it does not end in one."""
     flow, traits, chain = facts.flow, facts.traits, [product]
-    while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
-        chain.append(readers[0])
-        if traits.has(readers[0].role, "roots") or _is_root(facts, readers[0]):
+    for value, reader in sole_readers(flow, product):
+        chain.append(reader)
+        if traits.has(reader.role, "roots") or _is_root(facts, reader):
             return chain
-        others = [v for v in readers[0].inputs if v != NONE and v != chain[-2].outputs[0]]
-        shifts = traits.has(readers[0].role, "affine") and all(flow.values[v].weight for v in others)
-        if not (shifts or traits.has(readers[0].role, "adds_epsilon")):
+        shifts = traits.has(reader.role, "affine") and facts.stored.issuperset({*reader.inputs} - {NONE, value})
+        if not (shifts or traits.has(reader.role, "adds_epsilon")):
             break
     return []
 
@@ -199,9 +198,9 @@ def _passes_on(facts: Facts, op: Op) -> bool:
     """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
     high enough."""
     flow, traits = facts.flow, facts.traits
-    if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
+    if op.role in traits.operators("moves", "joins", "conversions", "nothing_in_inference"):
         return True
-    if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
+    if op.role not in traits.operators("bounds", "extremes", "cancels"):
         return False
     stored = [v for v in op.inputs[:2] if v != NONE and flow.values[v].weight]
     floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")

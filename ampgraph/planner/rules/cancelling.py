@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.walk import carried, upstream
+from ...core.walk import carried, passed, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -43,7 +43,7 @@ class Cancelling:
         facts = self.facts = sight.facts
         self.regions = sight.regions
         self.flow, self.traits = facts.flow, facts.traits
-        self.keeping = self.traits.operators("reshapes") | self.traits.operators("conversions")
+        self.keeping = self.traits.operators("reshapes", "conversions")
         self.squares = {op: v for op, v in facts.squares.items() if self._is_free(op)}
 
     def behind(self, op: Op) -> list[Op]:
@@ -200,7 +200,7 @@ class Cancelling:
 
     def _has(self, op: Op, *traits: Trait) -> bool:
         """Whether the operator has one of the traits."""
-        return any(self.traits.has(op.role, trait) for trait in traits)
+        return op.role in self.traits.operators(*traits)
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator has a type to decide, and is part of no norm."""
@@ -209,18 +209,20 @@ class Cancelling:
     def _origin_and_path(self, value: int) -> tuple[int, Path]:
         """What a value was before reshapes, conversions and multiplication by a number, and the operators that these
         are."""
-        found: dict[int, Op] = {}
-        while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
-            before = op.inputs[0]
-            if op.role not in self.keeping:
-                plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
-                over = [op.inputs[place] for place in self.traits.positions(op.role, "divides")]
-                scales = op.id not in self.squares and self._has(op, "scalings")
-                if not scales or len(plain) != 1 or plain[0] in over:
-                    break
-                before = plain[0]
-            found[op.id], value = op, before
-        return value, found
+        found = {op.id: op for op in passed(self.flow, value, self._scaled)}
+        return self._scaled([*found.values()][-1]) if found else value, found
+
+    def _scaled(self, op: Op) -> int:
+        """What an operator reshapes, converts or multiplies by a number; NONE where it does something else."""
+        if not op.inputs or not self._is_free(op.id):
+            return NONE
+        if op.role in self.keeping:
+            return op.inputs[0]
+        if op.id in self.squares or not self._has(op, "scalings"):
+            return NONE
+        plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
+        over = [op.inputs[place] for place in self.traits.positions(op.role, "divides")]
+        return plain[0] if len(plain) == 1 and plain[0] not in over else NONE
 
 
 def _makers(flow: Dataflow, op: Op) -> list[Op]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.dataflow import FLOAT32, NONE, Op, Ties
 from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
-from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, Ties, describe
+from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
 from ..regions import Regions
 from .rule import Findings, Ruling, Sight, runs
@@ -137,7 +137,7 @@ def _computes_with_integers(facts: Facts, regions: Regions) -> set[int]:
     """Operators all of whose floats were integers: dequantized, moved, or made by one of these."""
     flow, traits, inside, made = facts.flow, facts.traits, set[int](), set[int]()
     stored: dict[int, bool] = {}  # a value that is dequantized or moved from such -> whether it is a constant
-    apart = traits.operators("control_flow") | traits.operators("quantizes")
+    apart = traits.operators("control_flow", "quantizes")
     for op in flow.ops:
         floats = _floats(facts, op)
         if traits.has(op.role, "dequantizes"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
 from ...core.selection import touched
-from ...core.walk import sole_reader, source, upstream
+from ...core.walk import downstream, first_of, sole_reader, source, upstream
 from ...oplists.kernels import Broken, Kernels
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
@@ -67,7 +67,7 @@ def _is_taken(facts: Facts, op: Op) -> bool:
 def _behind_cast(facts: Facts, op: Op) -> Iterator[Hold]:
     """Holds what computes the data of a float32 operator that fails behind a Cast, with what moves it there."""
     traits = facts.traits
-    moves = traits.operators("moves") | traits.operators("nothing_in_inference")
+    moves = traits.operators("moves", "nothing_in_inference")
 
     def further(op: Op) -> list[int]:
         joined = [v for place, v in enumerate(op.inputs) if traits.at(op.role, "joins", place)]
@@ -103,7 +103,8 @@ def _by_attribute(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
 
 def _stands_before(facts: Facts, op: Op, trait: Trait) -> bool:
     """Whether the runtime fails to load the operator since one of a trait follows, a product with a constant."""
-    uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
+    in_place = facts.traits.operators("stays_in_place")
+    uses = downstream(facts.flow, op.outputs[:1], lambda one: one.outputs[:1] if one.role in in_place else ())
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
     return any(facts.traits.has(reader.role, trait) and _has_constant(facts, reader) for reader in readers)
 
@@ -139,33 +140,26 @@ def _last_sizes(facts: Facts, op: Op, operands: Iterable[int]) -> Iterator[int |
 
 def _has_constant(facts: Facts, op: Op) -> bool:
     """Whether one of its operands is stored, or made of a stored one in place."""
-    in_place = facts.traits.operators("stays_in_place")
+    in_place = first_of(facts.traits.operators("stays_in_place"))
     return any(v != NONE and facts.flow.values[source(facts.flow, v, in_place)].weight for v in op.inputs)
-
-
-def _in_place(facts: Facts, value: int) -> Iterator[int]:
-    """A value, and what Casts and the like make of it."""
-    yield value
-    for use in facts.flow.uses[value]:
-        if use.op != NONE and facts.traits.has(facts.flow.ops[use.op].role, "stays_in_place"):
-            yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
 
 
 def _ends_embedding(facts: Facts, op: Op, made_by: Trait, beside: Trait | None) -> bool:
     """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it, in a model
     that has an operator of the trait ``beside``, if one is named."""
-    readers = facts.flow.readers(op.outputs[0])
-    if not _sums_up(facts, op, made_by) or any(_sums_up(facts, reader, made_by) for reader in readers):
+    if beside is not None and not facts.flow.with_roles(facts.traits.operators(beside)):
         return False
-    return beside is None or any(facts.traits.has(other.role, beside) for other in facts.flow.ops)
+    readers = facts.flow.readers(op.outputs[0])
+    return _sums_up(facts, op, made_by) and not any(_sums_up(facts, reader, made_by) for reader in readers)
 
 
 def _sums_up(facts: Facts, op: Op, made_by: Trait) -> bool:
     """Whether an operator adds, and everything that it and the additions before it add is made by such operators."""
-    if not facts.traits.has(op.role, "additions"):
-        return False
-    writers = [facts.flow.writer(value) for value in op.inputs if value != NONE]
-    return all(w is not None and (facts.traits.has(w.role, made_by) or _sums_up(facts, w, made_by)) for w in writers)
+    adds, made = facts.traits.operators("additions"), facts.traits.operators(made_by)
+    before = upstream(facts.flow, op.inputs, lambda one: one.inputs if one.role in adds else ())
+    sums = [op, *(one for one in before if one.role in adds)]
+    writers = (facts.flow.writer(value) for one in sums for value in one.inputs if value != NONE)
+    return op.role in adds and all(w is not None and (w.role in made or w.role in adds) for w in writers)
 
 
 def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:

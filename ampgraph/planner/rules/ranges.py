@@ -30,7 +30,7 @@ def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator
     for value, held in facts.measured.ranges.items():
         share = held.vanishing(options.dtype) if settled.is_low(flow.values[value].unit) else 0.0
         if share > VANISHING_LIMIT:
-            message = f"{100 * share:.3g} % of its elements flush to zero in {options.dtype}"
+            message = f"{100 * share:.3g} % of its elements become zero in {options.dtype}"
             yield Note("vanishing", flow.values[value].name, message)
 
 
@@ -73,8 +73,8 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
         if flow.ops[source.op].role in bounded:
             continue
         work = [source.op]
-        text = f"reads what '{describe(flow, flow.ops[source.op])}' made in float32 ({source.why.text})"
-        why = Why("taint", text)
+        name = describe(flow, flow.ops[source.op])
+        why = Why("taint", f"reads what '{name}' made in float32 ({source.why.text})", name)
         rank = RANGE if source.of_range else ACCURACY
         while work:
             op = work.pop()

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
-from ...core.walk import Crossings, sole_reader, upstream
+from ...core.walk import Crossings, sole_readers, upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs
@@ -110,16 +110,14 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
     """The operators behind ``op`` that move, shift and scale its result, up to the last one that scales it down: a Cast
     behind that costs no more than one before."""
-    flow, traits, chain, end = facts.flow, facts.traits, list[Op](), 0
-    while len(op.outputs) == 1:
-        value = op.outputs[0]
-        reader = sole_reader(flow, value, op.scope)
-        if reader is None or reader.id not in found.ops or not found.values.isdisjoint({*reader.inputs} - {value}):
+    chain, end = list[Op](), 0
+    for value, reader in sole_readers(facts.flow, op, op.scope):
+        if reader.id not in found.ops or not found.values.isdisjoint({*reader.inputs} - {value}):
             break
-        if not any(traits.has(reader.role, trait) for trait in ("affine", "moves", "conversions")):
+        if reader.role not in facts.traits.operators("affine", "moves", "conversions"):
             break
         chain.append(reader)
-        end, op = len(chain) if _divisor(facts, reader, value) > 1 else end, reader
+        end = len(chain) if _divisor(facts, reader, value) > 1 else end
     return chain[:end]
 
 
@@ -216,7 +214,7 @@ class Angles:
         """Rule on angles: whether an operator moves an angle, or multiplies or shifts it by constants."""
         flow, traits = self.facts.flow, self.facts.traits
         weights = [v for v in op.inputs if v != NONE and flow.values[v].weight]
-        return any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")) or (
+        return op.role in traits.operators("moves", "conversions", "joins") or (
             traits.has(op.role, "affine") and len(weights) == len(op.inputs) - 1
         )
 
@@ -238,7 +236,7 @@ def _scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
                 found |= bool(ways)
                 far += [other for way in ways for other in way]
                 work += [(v, left - 1) for v in op.inputs]
-            elif any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")):
+            elif op.role in traits.operators("moves", "conversions", "joins"):
                 held[op.id] = op
                 work += [(v, left - 1) for v in op.inputs if v != NONE]
     return [op for op in {**held, **{op.id: op for op in far}}.values() if op.slots] if found else []
@@ -258,7 +256,7 @@ def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
         return None
     if traits.has(op.role, "prefix_sums"):
         return [op]
-    if not any(traits.has(op.role, t) for t in ("affine", "moves", "conversions")):
+    if op.role not in traits.operators("affine", "moves", "conversions"):
         return None
     ways = [way for v in op.inputs if v != NONE and (way := _way_of_positions(facts, v, left - 1)) is not None]
     return [op, *(other for way in ways for other in way)] if ways else None

@@ -177,7 +177,7 @@ def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
     safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}  # their region decides for them
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
-        for role in frozenset[str]().union(*map(facts.traits.operators, rule.traits)):
+        for role in facts.traits.operators(*rule.traits):
             by_role.setdefault(role, {})[rule] = None
     found: list[Ruling] = []
     sources: list[Source] = []

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ...core.walk import source
+from ...core.walk import first_of, source
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -43,7 +43,7 @@ def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) 
     """Whether an addition reads nothing float32 and no sum of computed values, such as a stream's (``wide``: all
     additions of streams), on a target that takes a Cast to float32 into the kernel behind it."""
     flow, traits = facts.flow, facts.traits
-    through = traits.operators("conversions") | traits.operators("moves")
+    through = first_of(traits.operators("conversions", "moves"))
     writers = [flow.writer(source(flow, value, through)) for value in op.inputs]
     wider = any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs)
     sums = (one for one in writers if one is not None and traits.has(one.role, "additions"))
@@ -124,7 +124,7 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
     """The operators on the ways from a state's old value to its new one that only keep it."""
     flow, scope = facts.flow, facts.flow.values[before].scope
     reached, on_way = {before}, list[Op]()
-    for op in flow.with_roles(frozenset[str]().union(*map(facts.traits.operators, KEEPS))):  # writers before readers
+    for op in flow.with_roles(facts.traits.operators(*KEEPS)):  # writers before readers
         free = op.scope == scope and op.slots and op.id not in regions.inside
         if free and not reached.isdisjoint(op.inputs):
             reached.update(op.outputs)

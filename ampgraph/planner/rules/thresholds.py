@@ -38,7 +38,7 @@ def _is_multiplied(sight: Sight, op: Op) -> bool:
     facts, traits = sight.facts, sight.facts.traits
 
     def further(reader: Op) -> list[int]:
-        carries = any(traits.has(reader.role, trait) for trait in ("affine", "joins", "selects", "passes_on"))
+        carries = reader.role in traits.operators("affine", "joins", "selects", "passes_on")
         truths = any(value != NONE and facts.flow.values[value].dtype == "bool" for value in reader.inputs)
         alone = sum(_is_computed(facts, value) for value in reader.inputs) <= (not truths)
         return reader.outputs if carries and alone or traits.has(reader.role, "thresholds") else []

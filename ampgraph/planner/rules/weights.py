@@ -53,7 +53,7 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 share = f"{_percent(extent.beyond)} of its elements"
                 reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
         elif extent.flushed > FLUSHED_LIMIT:
-            message = f"would flush to zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
+            message = f"would become zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
             reader.hold(value, message, taints=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
-from ...core.annotations import REASON
+from ...core.annotations import REASON, parted
 from ...core.dataflow import NONE, Dataflow, Op, Value
 from ...oplists.traits import has
 from ..casts import label
@@ -21,11 +21,13 @@ ROW = 3  # blocks of one kind that are folded together where there are too many 
 
 @dataclass
 class _DrawnFolder:
-    """A folder of the drawing: its name, and what is in it, nodes by number or further folders."""
+    """A folder of the drawing: its name, and what is in it: nodes by number, further folders; ``last``: of a folder of
+    neighbours the name of the last."""
 
     name: str
     folders: dict[str, _DrawnFolder] = field(default_factory=dict)
     entries: list[_DrawnFolder | int] = field(default_factory=list)  # folders and nodes in the order of the file
+    last: str = ""
 
     def child(self, name: str) -> _DrawnFolder:
         """The folder of that name inside a drawn one, which comes where its first node does."""
@@ -129,16 +131,9 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
     """Picture: a drawn folder for some neighbours, named after its first and last one."""
-    first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
-    return _DrawnFolder(f"{first} … {last}", entries=entries)
-
-
-def _entry_label(entry: _DrawnFolder | int, labels: Sequence[str]) -> str:
-    """Picture: the name of a node or folder; of a folder of neighbours that of the last."""
-    if isinstance(entry, int):
-        return labels[entry]
-    first, _, last = entry.name.partition(" … ")
-    return last or first
+    ends = entries[0], entries[-1]
+    first, last = (labels[one] if isinstance(one, int) else one.last or one.name for one in ends)
+    return _DrawnFolder(f"{first} … {last}", entries=entries, last=last)
 
 
 INPUT, OUTPUT = "input", "output"
@@ -339,9 +334,3 @@ class _GraphArtist:
         of = values[value]
         shape = "×".join("?" if size is None else str(size) for size in self.flow.shape(value) or ())
         self.found.edges.append(Edge(source, target, of.name, of.dtype, shape, cast))
-
-
-def parted(text: str) -> tuple[str, str]:
-    """A node's reason, as files say it, as the picture shows it: (rule, why)."""
-    rule, _, why = text.partition(": ")
-    return rule, why

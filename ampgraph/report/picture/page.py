@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from ...core.annotations import reasons_in
+from ...core.annotations import parted, reasons_in
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
 from ...core.names import literal
+from ...core.shown import plural
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
 from ..inspect import Inspection, Seen
-from ..lines import plural
 from ..summary import ORDINARY, Chosen, Summary, no_guard
 from ..tuning import Tuning
 from ..verification import Verification
-from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw, parted
+from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw
 
 ASSETS = "assets"
 _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
@@ -33,8 +33,9 @@ _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
 
 @dataclass(frozen=True)
 class Bar:
-    """Parts of a whole by precision; bars of one ``label`` are drawn to one scale."""
+    """Parts of a whole by precision; bars of one sort (nodes, weights) are drawn to one scale."""
 
+    sort: str
     label: str
     parts: Mapping[str, int]
     words: str
@@ -111,9 +112,8 @@ class Page:
         """The length that stands for the whole width of each bar: bars of one kind share it."""
         most: dict[str, Json] = {}
         for bar in self.bars:
-            kind = bar.label.split()[0]
-            most[kind] = max(int(str(most.get(kind, 0))), sum(bar.parts.values()))
-        return {bar.label: most[bar.label.split()[0]] for bar in self.bars}
+            most[bar.sort] = max(int(str(most.get(bar.sort, 0))), sum(bar.parts.values()))
+        return {bar.label: most[bar.sort] for bar in self.bars}
 
     def _heat(self) -> Json:
         """For the picture's page: the number of each node that has one, None where nothing was measured."""
@@ -262,13 +262,13 @@ def _guards_in(drawing: Drawing) -> list[str]:
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:
     """A bar of the page that shows nodes by precision."""
-    return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
+    return Bar("nodes", "nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
     """A bar of the page that shows bytes of weights by type."""
     parts = {name: of.bytes for name, of in stored.items()}
-    return Bar(label, parts, plural(sum(parts.values()), "byte"))
+    return Bar("weights", label, parts, plural(sum(parts.values()), "byte"))
 
 
 # -- that compares two models in a browser: `webgpu.mjs` runs, `measure.mjs` measures ----------------------------------

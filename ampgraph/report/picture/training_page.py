@@ -6,8 +6,8 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
+from ...core.shown import plural
 from ...training.run.step_log import StepRow
-from ..lines import plural
 from .page import asset
 
 POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece

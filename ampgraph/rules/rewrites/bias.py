@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import passed, sole_reader, source
+from ...core.walk import first_of, passed, sole_reader, source
 from ...oplists.traits import Traits, traits
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
@@ -108,7 +108,7 @@ def _constant(product: Op, after: Op) -> int:
 
 def _root(flow: Dataflow, known: Traits, value: int) -> int:
     """Rewrite `bias`: a value before identities."""
-    return source(flow, value, known.operators("nothing_in_inference"))
+    return source(flow, value, first_of(known.operators("nothing_in_inference")))
 
 
 def _channels(flow: Dataflow, known: Traits, product: Op) -> int:
@@ -131,7 +131,7 @@ def _by_channel(flow: Dataflow, known: Traits, constant: int, product: Op) -> bo
 
 def _idle(flow: Dataflow, known: Traits, product: Op, after: Op) -> Iterator[Op]:
     """Rewrite `bias`: identities in front of the constant, beside the product, that nothing will read."""
-    for op in passed(flow, _constant(product, after), known.operators("nothing_in_inference")):
+    for op in passed(flow, _constant(product, after), first_of(known.operators("nothing_in_inference"))):
         if len(flow.uses[op.outputs[0]]) != 1 or op.scope != product.scope:
             return
         yield op

@@ -25,6 +25,7 @@ class MaxAndMin(RewriteRule):
     source: str
 
     names = ("clip",)
+    counted = ("node", "written as {} each")
     reading = ("source",)
     writes = "Max and Min"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import source
+from ...core.walk import first_of, passed, source
 from ..fusions import scores_before
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
@@ -56,7 +56,7 @@ class ScaledEarly(RewriteRule):
         flow, traits = known.flow, known.traits
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.early}):
-            product = flow.writer(source(flow, softmax.inputs[0], traits.operators("additions")))
+            product = flow.writer(source(flow, softmax.inputs[0], first_of(traits.operators("additions"))))
             for value in product.inputs if product is not None and traits.has(product.role, "scores") else ():
                 scaling = flow.writer(value)
                 chain = _moves_before(known, scaling) if scaling is not None else []
@@ -153,14 +153,15 @@ def _moves_before(known: Known, scaling: Op) -> list[Op]:
     Nobody else reads what is between them, what is moved is computed float32 of no fewer dimensions than the number,
     and nobody speaks of one of the nodes.
     """
-    flow, found = known.flow, list[Op]()
+    flow = known.flow
+
+    def moved(op: Op) -> int:
+        moves = op.scope == scaling.scope and op.slots and known.traits.has(op.role, "reshapes") and is_inside(flow, op)
+        return op.inputs[0] if moves and len(flow.uses[op.outputs[0]]) == 1 else NONE
+
     value = scaling.inputs[0] if scaling.inputs else NONE
-    while value != NONE and (op := flow.writer(value)) is not None and op.scope == scaling.scope and op.slots:
-        if not known.traits.has(op.role, "reshapes") or not is_inside(flow, op) or len(flow.uses[value]) != 1:
-            break
-        found.append(op)
-        value = op.inputs[0]
-    return found[::-1] if _can_scale(known, scaling, value, found) else []
+    found = list(passed(flow, value, moved))
+    return found[::-1] if _can_scale(known, scaling, source(flow, value, moved), found) else []
 
 
 def _can_scale(known: Known, scaling: Op, value: int, others: list[Op]) -> bool:

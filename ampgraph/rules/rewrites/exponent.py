@@ -16,6 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.rewrites import known_rewrites
+from ...core.shown import plural
 from ...oplists.traits import Traits, traits
 from ..fusions import regions
 from ..known import Known, named_ops
@@ -43,8 +44,12 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
-        values = f"{len(self.exponents)} value{'s' * (len(self.exponents) > 1)}"
-        return f"{values} scaled by powers of two, as {self.reason} ({self.name})"
+        """What this rewrite writes, in words that reports count by."""
+        return f"{self.summed(1)} ({self.name})"
+
+    def summed(self, count: int) -> str:
+        """What a summary says of such a group, which has a reason of its own."""
+        return f"{plural(len(self.exponents), 'value')} scaled by powers of two, as {self.reason}"
 
     @property
     def said(self) -> str:
@@ -313,19 +318,15 @@ class _Growth:
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
         if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
-        if any(not any(self.traits.has(r.role, t) for t in handled) for r in self._readers(op)):
+        if any(r.role not in self.traits.operators(*handled) for r in self._readers(op)):
             return False
         if _is_homogeneous(self.flow, self.traits, op):
-            return all(self._is_ready(v) for v in self._data(op))
+            return all(v in self.makeable or self.flow.values[v].weight for v in self._data(op))
         return self._absorbs(op)
 
     def _readers(self, op: Op) -> list[Op]:
         """In the scaled group: all who read what an operator makes."""
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
-
-    def _is_ready(self, v: int) -> bool:
-        """In the scaled group: whether an operand can have another exponent: it is made so, or stored."""
-        return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
         """In the scaled group: the operands in which an operator is homogeneous."""
@@ -333,7 +334,7 @@ class _Growth:
 
     def _absorbs(self, op: Op) -> bool:
         """In the scaled group: whether a stored operand takes any exponent of the result."""
-        if any(self.traits.has(op.role, trait) for trait in ("rescales", "stored_statistics", "linear_in")):
+        if op.role in self.traits.operators("rescales", "stored_statistics", "linear_in"):
             return len(op.inputs) > 1 and self.flow.values[op.inputs[1]].weight
         return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
 

@@ -16,6 +16,8 @@ from ..fusions import Inside, fused_regions, is_closed, is_split, whole
 from ..known import Known
 from ..rewrite import RewriteRule
 
+ONE_KERNEL = ", which the target runs as one kernel"
+
 
 @dataclass(frozen=True)
 class Half(RewriteRule):
@@ -27,6 +29,7 @@ class Half(RewriteRule):
     last: bool
 
     names = ("half",)
+    counted = ("GELU", "rewritten to multiply by 0.5 last" + ONE_KERNEL)
     reading = ("of_inner", "of_outer")
     rewires = exchanges = True
 
@@ -99,6 +102,7 @@ class Quotient(RewriteRule):
     divisor: str
 
     names = ("quotient",)
+    counted = ("group", RewriteRule.counted[1] + ONE_KERNEL)
     reading = ("data", "divisor")
     writes = "Div"
 
@@ -198,6 +202,7 @@ class GeluOfSquares(RewriteRule):
     half: str
 
     names = ("squares",)
+    counted = ("group", RewriteRule.counted[1] + ONE_KERNEL)
     reading = ("source", "cubic", "factor", "one", "half")
     writes = "Gelu by tanh, of squares"
     rewires = True

@@ -19,6 +19,7 @@ class IdleCast(Idle):
     """The first one's operand ``source`` is read instead, by the others as well, which cast back behind moves."""
 
     names = ("cast",)
+    counted = ("redundant Cast", "of the file removed")
     writes = "Cast"
 
     @classmethod
@@ -106,6 +107,7 @@ class IdlePad(Idle):
     """``source`` is read instead."""
 
     names = ("pad",)
+    counted = ("Pad", "of the file that added nothing removed")
     writes = "Pad"
 
     @classmethod

@@ -28,6 +28,7 @@ class StoredNumber(RewriteRule):
     number: float
 
     names = ("number",)
+    counted = ("constant expression", "folded")
     writes = "Constant"
 
     @classmethod

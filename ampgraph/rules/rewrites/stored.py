@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
+from ...core.walk import passed, source
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
@@ -18,6 +19,7 @@ class StoredMoves(Idle):
     """Nodes that reshape and transpose ``source``, which nobody else reads, up to what is added."""
 
     names = ("stored",)
+    counted = ("stored tensor", "stored as added to scores, no moves between")
     writes = "stored tensor"
 
     @classmethod
@@ -54,16 +56,16 @@ class StoredMoves(Idle):
 
 def _moves(known: Known, value: int) -> list[Op]:
     """Rewrite of stored tensors: the operators, in their order, that make a value of one by moves, for it alone."""
-    flow, found = known.flow, list[Op]()
-    while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1:
-        sized = all(isinstance(size, int) for size in flow.shape(value) or ("",))
-        if not (known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op)) or op.id in named_ops(known):
-            return []
-        found.append(op)
-        value = op.inputs[0]
-    stored = value != NONE and flow.values[value].weight and flow.values[value].dtype == FLOAT32
-    alone = stored and len(flow.uses[value]) == 1 and all(op.scope == flow.values[value].scope for op in found)
-    return found[::-1] if alone else []
+    flow, spoken = known.flow, named_ops(known)
+
+    def moved(op: Op) -> int:
+        sized = all(isinstance(size, int) for size in flow.shape(op.outputs[0]) or ("",))
+        moves = known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op) and op.id not in spoken
+        return op.inputs[0] if moves and len(flow.uses[op.outputs[0]]) == 1 else NONE
+
+    found, stored = list(passed(flow, value, moved)), flow.values[source(flow, value, moved)]
+    alone = stored.weight and stored.dtype == FLOAT32 and len(flow.uses[stored.id]) == 1
+    return found[::-1] if alone and all(op.scope == stored.scope for op in found) else []
 
 
 def _moved(flow: Dataflow, op: Op, array: Array) -> Array:

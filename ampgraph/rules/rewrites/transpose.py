@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from string import ascii_lowercase
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import sole_reader
+from ...core.walk import sole_readers
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
@@ -29,6 +30,7 @@ class TransposeLast(RewriteRule):
     source: str
 
     names = ("transpose",)
+    counted = ("node", "written as {} each")
     reading = ("source",)
     writes = "product and Transpose"
 
@@ -109,7 +111,7 @@ class _Crash:
 
     @property
     def equation(self) -> str:
-        """The product as an Einsum: batch axes by letters from a, then row, summed axis and column."""
+        """Rewrite `einsum`: the product as Einsum: batch axes by letters from a, then row, summed axis and column."""
         batch = ascii_lowercase[: self.rank - 2]
         row, summed, column = (ascii_lowercase[self.rank - 2 + place] for place in range(3))
         if self.place:
@@ -177,20 +179,17 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
         return []
     if not transpose.slots or transpose.id in named_ops(known):
         return []
-    chain = [transpose, op]
-    while (reader := _row_wise_reader(known, chain[-1])) is not None:
-        chain.append(reader)
-    return chain
+    behind = takewhile(lambda read: _is_row_wise(known, *read), sole_readers(flow, op, op.scope))
+    return [transpose, op, *(reader for _, reader in behind)]
 
 
-def _row_wise_reader(known: Known, op: Op) -> Op | None:
-    """The only reader of a result, if it computes each row by itself, all alike, so that a Transpose may go behind
+def _is_row_wise(known: Known, value: int, op: Op) -> bool:
+    """Whether an operator computes each row of what it reads by itself, all alike, so that a Transpose may go behind
     it."""
-    flow, reader = known.flow, sole_reader(known.flow, op.outputs[0], op.scope)
-    if reader is None or reader.id in named_ops(known) or len(reader.inputs) != 2:
-        return None
-    place = reader.inputs.index(op.outputs[0])
-    other = flow.shape(reader.inputs[1 - place])
-    if known.traits.has(reader.role, "multiplies_matrices"):
-        return reader if place == 0 and other is not None and len(other) == 2 else None
-    return reader if known.traits.has(reader.role, "additions") and other is not None and len(other) < 2 else None
+    if op.id in named_ops(known) or len(op.inputs) != 2:
+        return False
+    place = op.inputs.index(value)
+    other = known.flow.shape(op.inputs[1 - place])
+    if other is None or known.traits.has(op.role, "multiplies_matrices"):
+        return other is not None and place == 0 and len(other) == 2
+    return known.traits.has(op.role, "additions") and len(other) < 2

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD, KEPT
+from ...core.dataflow import BRANCHES, HELD, KEPT, Ties
+from ...core.walk import reached
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.walk import captured
 from ...oplists.patterns import find_regions
@@ -75,32 +76,25 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
 
 
 def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
-    """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
-    same: dict[Value, Value] = {}
-
-    def root(value: Value) -> Value:
-        while same[value] is not value:
-            same[value] = value = same[same[value]]
-        return value
-
-    for node in graph:
-        values = _float_values(node)
-        for value in values:
-            same.setdefault(value, value)
-        for value in values[1:] if not _bounds_parts(node) else ():
-            same[root(value)] = root(values[0])
-    parts: dict[Value, _PartBetweenNorms] = {}
+    """Marks of a step: float values that nodes other than norms connect, in order. What is stored connects nothing."""
+    read = {node: _float_values(node) for node in graph}
+    numbers = {value: n for n, value in enumerate(dict.fromkeys(value for values in read.values() for value in values))}
+    ties = Ties(range(len(numbers)))
+    for node, values in read.items():
+        if values and not _bounds_parts(node):
+            ties.tie(numbers[value] for value in values)
+    parts: dict[int, _PartBetweenNorms] = {}
     last = _computed_from(loss)
-    for value in same:
-        part = parts.setdefault(root(value), _PartBetweenNorms())
+    for value, number in numbers.items():
+        part = parts.setdefault(ties.find(number), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
         part.low |= not all(HELD in node.meta for node in around)
         part.held_casts += 2 * any(HELD in node.meta for node in around)
         part.input_casts += value.is_graph_input()
         part.at_boundary |= value.is_graph_input() or value in last
-    for node in graph:
-        if (values := _float_values(node)) and not _bounds_parts(node):
-            part = parts[root(values[0])]
+    for node, values in read.items():
+        if values and not _bounds_parts(node):
+            part = parts[ties.find(numbers[values[0]])]
             part.known &= not captured(node)
             part.nodes.append(node)
     return list(parts.values())
@@ -108,14 +102,12 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
 
 def _computed_from(loss: Value) -> set[Value]:
     """What a loss is computed from by nodes that are pinned to float32; itself too."""
-    found, waiting = {loss}, [loss]
-    while waiting:
-        node = waiting.pop().producer()
-        if node is not None and HELD in node.meta:
-            new = [value for value in _float_values(node) if value not in found]
-            found.update(new)
-            waiting += new
-    return found
+
+    def before(value: Value) -> list[Value]:
+        node = value.producer()
+        return _float_values(node) if node is not None and HELD in node.meta else []
+
+    return set(reached([loss], before))
 
 
 def _bounds_parts(node: ir.Node) -> bool:
