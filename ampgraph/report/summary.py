@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypedDict
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
@@ -82,6 +82,15 @@ LONGEST = 200
 NAME = 40
 """Of them, those that a node's name has at least."""
 OTHER_FLOATS = frozenset({*LOW, "float64"})
+
+
+class SaidNote(TypedDict):
+    """A plan's note as the summary and its JSON have it."""
+
+    topic: str
+    where: str
+    text: str
+    advice: bool
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,7 @@ class Summary(Shown):
     weights_after: dict[str, Stored]
     rewritten: tuple[Rewritten, ...] = ()
     float32: tuple[Pinned, ...] = ()
-    notes: tuple[dict[str, Any], ...] = ()
+    notes: tuple[SaidNote, ...] = ()
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
     speed: Speed | None = None
@@ -362,7 +371,7 @@ def summarize(
         weights_after=after.weights,
         rewritten=rewritten(plan),
         float32=_pinned(float32, plan),
-        notes=tuple(asdict(note) for note in plan.notes),
+        notes=tuple(SaidNote(topic=n.topic, where=n.where, text=n.text, advice=n.advice) for n in plan.notes),
         floats=made.floats,
         low_io=tuple(plan.low_io),
     )

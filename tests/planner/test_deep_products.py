@@ -3,6 +3,8 @@ layers and long sums whose kernel computes in float16 inside."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -92,7 +94,7 @@ LAYER = """g (float[5, 1, 8] x) => (float[5, 1, 1, 8] y) {
 }"""
 
 
-def layer_type(level: str, **options: object) -> tuple[str, list[str]]:
+def layer_type(level: str, **options: Any) -> tuple[str, list[str]]:
     """What an LSTM computes in, and what is said of it."""
     random = np.random.default_rng(0)
     weights = {n: random.standard_normal((1, 32, 8)).astype(np.float32) for n in "wr"} | {
