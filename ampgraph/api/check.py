@@ -217,12 +217,17 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
         os.fspath(reference), os.fspath(written), given,
         samples=min(GENERATED if given is None else SAMPLES, samples or SAMPLES),
         dims=dict(done.job.recipe.dims if done.options is None else done.options.dims),
-        tolerance=checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"]),
+        tolerance=tolerance_of(done),
         seconds=SECONDS * SHARES[given is not None],
         metric=checking.metric if isinstance(checking.metric, str) else None,
         more=MORE if given is None and samples is None else 0,
         whole=SECONDS * WHOLE, target=done.plan.target,
     )  # fmt: skip
+
+
+def tolerance_of(done: Conversion) -> float:
+    """To what the check holds a whole output; parts have more."""
+    return done.job.checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"])
 
 
 def budget(done: Conversion) -> int:
@@ -322,11 +327,11 @@ def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress:
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         data, metric = job.measuring.data, job.checking.metric or "l2"
         bench = bench_of(job.model, recipe, data, count, metric, Path(scratch), progress, until=until)
-        best = bench.search(verdict.tolerance or 0.0)
+        best = bench.search(tolerance_of(missed))
         if best is None or (bench.late() and len(best.promoted) == len(bench.groups)):
             return None
         patterns = bench.patterns(best.promoted)
-    return _holding(job, patterns, progress)
+    return _holding(job, patterns, progress) if patterns else None
 
 
 def by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:

@@ -188,7 +188,7 @@ def _open_trainer(
 
 
 def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """Page of the verb `train`: the learning rate of each update, of the first group of parameters."""
+    """Verb `train`, for its page: the learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 

@@ -22,11 +22,12 @@ class EditableGraph:
 
     @property
     def revision(self) -> int:
-        """A number that grows with every edit of a graph of any format."""
+        """What both formats' graphs share: a number that grows with every edit."""
         return self._revision
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot, without the ties that an earlier reader made. ``low_io``: inputs and outputs that are to be low.
+        """A snapshot of a file's graph, without an earlier reader's ties. ``low_io``: inputs and outputs that are to be
+        low.
 
         No work where nothing was edited since the last one."""
         if (low, low_io) not in self._made:
@@ -35,23 +36,23 @@ class EditableGraph:
         return self._given[-1]
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """Slots that hold two types, and types that a slot does not admit."""
+        """In a file of either format: slots that hold two types, and types that a slot does not admit."""
         return self.dataflow(low).conflicts
 
     def repairs(self) -> list[str]:
-        """What was put right when the model was read."""
+        """What was put right when the model was read from its file."""
         return []
 
     def settle_shapes(self) -> None:
         """Repairs annotated shapes that cannot be; those of this format are not annotations."""
 
     def require_newest(self, flow: Dataflow) -> None:
-        """Raises StaleDataflow for a dataflow that is out of date, or of another graph."""
+        """Formats' edits: raises StaleDataflow for a dataflow that is out of date, or of another graph."""
         if not any(flow is given for given in self._given):
             raise StaleDataflow
 
     def edited(self) -> None:
-        """Makes every dataflow out of date."""
+        """For both formats, after an edit: makes every dataflow out of date."""
         self._revision += 1
         for flow in (*self._given, *self._made.values()):
             flow.expire()

@@ -52,8 +52,8 @@ def optimize(model: str, optimized: str, providers: str, level: str, folder: str
 
 
 def fuse(model: str, folder: str, architectures: str) -> None:
-    """Answers `made`: it writes FOLDER/ARCHITECTURE.onnx for each that takes the model. Those that break on it, which
-    other architectures' fusions often do, write nothing.
+    """ONNX Runtime's transformers optimizer: answers `made`: it writes FOLDER/ARCHITECTURE.onnx for each that takes the
+    model. Those that break on it, which other architectures' fusions often do, write nothing.
 
     The fusions are Python code over the graph, so that no session of the target is opened."""
     logging.disable(logging.CRITICAL)

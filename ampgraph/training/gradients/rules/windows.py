@@ -56,7 +56,7 @@ class Windows:
 
     @property
     def padded(self) -> bool:
-        """Whether there is padding; where it is computed in the graph there may be."""
+        """Gradient of a Conv or pool: whether there is padding; where it is computed in the graph there may be."""
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
 
     def same(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
