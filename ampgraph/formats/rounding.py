@@ -8,6 +8,7 @@ its last 12 bits are the significand with its leading one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -20,7 +21,7 @@ STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask
 
 BLOCK = 1 << 16  # elements: 256 KiB of float32 and what is computed of them stay in the second cache
 SHORT = 1 << 13  # elements: below it the calls cost more than the cast
-MOST_TURNED = 128  # of a row: the sum of 200,000 errors takes as many
+FEWEST_ASKED, ROOTS_ASKED = 64, 4  # of a row, whose errors add up to about sqrt(length / 12) steps
 OVERFLOWS = 65520.0  # what float16 rounds to infinity, from here on
 
 EXPONENT, LOWEST, RAISED = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(13 << 23)
@@ -110,25 +111,25 @@ def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 
 def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
-    """`with_sums_kept` of some rows, as two dimensions."""
+    """`with_sums_kept` of some rows, as two dimensions. Of a long row some are asked, all along it."""
     low = rounded.reshape(-1, length).copy()
-    wide = low.astype(np.float32)
-    error = wide - exact.reshape(low.shape).astype(np.float32)
-    total = error.sum(1, keepdims=True, dtype=np.float64)
-    bits = low.view(np.int16)
+    with np.errstate(invalid="ignore"):
+        total = (low.astype(np.float32) - exact.reshape(low.shape)).sum(1, keepdims=True, dtype=np.float64)
+    total[~np.isfinite(total)] = 0
+    asked = min(length, max(FEWEST_ASKED, ROOTS_ASKED * math.isqrt(length)))
+    some = low[:, :: length // asked]
+    wide, bits = some.astype(np.float32), low.view(np.int16)[:, :: length // asked]
+    error = wide - exact.reshape(low.shape)[:, :: length // asked].astype(np.float32)
     away = (total < 0) != (wide < 0)  # from zero, so that the sum comes back
     other = np.where(away, bits + np.int16(1), bits - np.int16(1)).view(low.dtype)
     step = abs(other.astype(np.float32) - wide)
     may = (error * np.sign(total).astype(np.float32) > 0) & (wide != 0) & (step < np.inf)
     share = np.divide(abs(error), step, out=np.zeros_like(error), where=may)
-    keys = (share * np.float32(1 << 24)).astype(np.int64) * length - np.arange(length)  # of equals the first
-    most = min(length, MOST_TURNED)
-    best = np.argpartition(-keys, most - 1, axis=1)[:, :most]
-    order = np.take_along_axis(best, np.argsort(-np.take_along_axis(keys, best, 1), axis=1), 1)
+    order = np.argsort(-share, axis=1, kind="stable")
     steps = np.where(np.take_along_axis(may, order, 1), np.take_along_axis(step, order, 1), 0.0)
     turned = (steps > 0) & (np.cumsum(steps, 1) - steps / 2 < abs(total))
-    kept = np.take_along_axis(low, order, 1)
-    np.put_along_axis(low, order, np.where(turned, np.take_along_axis(other, order, 1), kept), 1)
+    kept = np.take_along_axis(some, order, 1)
+    np.put_along_axis(some, order, np.where(turned, np.take_along_axis(other, order, 1), kept), 1)
     return low
 
 

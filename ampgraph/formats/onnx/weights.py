@@ -307,9 +307,9 @@ class ChannelsTensor(RoundedTensor):
         self.name = plain.name
 
     def whole(self) -> Array:
-        """All its elements; rounded one by one where that is not finite."""
+        """All its elements; rows that are not finite are rounded one by one."""
         plain, exact = super().whole(), flat(self.source)
-        if not plain.size or not np.isfinite(plain.astype(np.float32)).all():
+        if not plain.size:
             return plain
         given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
         return with_sums_kept(given, plain, plain.size // self.dims[0])
