@@ -331,10 +331,10 @@ def _watch_traits() -> None:
         _asked.add((trait, role))
         return True
 
-    def new_operators(self: Any, trait: Any) -> frozenset[str]:
-        found = operators(self, trait)
-        _asked.update((trait, role) for role in found)
-        return frozenset(role for role in found if (trait, role) not in _off) if _off else found
+    def new_operators(self: Any, *traits: Any) -> frozenset[str]:
+        pairs = [(trait, role) for trait in traits for role in operators(self, trait)]
+        _asked.update(pairs)
+        return frozenset(role for trait, role in pairs if (trait, role) not in _off)
 
     replaced: dict[str, Any] = {
         "has": lambda self, role, trait: has(self, role, trait) and asked(role, trait),

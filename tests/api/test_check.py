@@ -21,6 +21,7 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import check, check_run
 from ampgraph.api.check_run import Request, near_the_limit
+from ampgraph.api.tune import Bench
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import SIMULATED, CheckVerdict
@@ -552,6 +553,19 @@ def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.
     # nor is anything where nobody asks for a repair
     ampgraph.convert(files[0], output=files[1], check="auto")
     assert asked[6:] == [None]
+
+
+@pytest.mark.filterwarnings("ignore::ampgraph.PrecisionWarning")
+def test_tune_is_held_to_the_tolerance_of_a_whole_output(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the part which misses is three times as large."""
+    held: list[float] = []
+    missed = CheckVerdict("missed", 0.1, 3e-2, samples=1, exceeded=1)
+    monkeypatch.setattr(check, "ask", lambda *_: missed)
+    monkeypatch.setattr(Bench, "search", lambda _, tolerance: held.append(tolerance))
+    ampgraph.convert(files[0], output=files[1], check="auto", repair=True)
+    assert held == [1e-2]
 
 
 @pytest.mark.usefixtures("check_here")
