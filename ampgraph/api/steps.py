@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import DRY_RUN, Choices, Summary, choices, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, choices, said_notes, summarize
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -305,7 +305,7 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
-    notes = (*summary.notes, *map(asdict, _advice(summary, job, known, flow)))
+    notes = (*summary.notes, *said_notes(_advice(summary, job, known, flow)))
     in_memory = place(job, done.plan, done.options) is None
     said = DRY_RUN if job.dry_run else "in memory" if in_memory else "not written (--check require)"
     speed = None  # where nothing is low

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
@@ -47,6 +47,17 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
+def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
+    """Those of some operators that scale what a product makes, before anybody else reads it."""
+    flow, options = facts.flow, facts.options
+    if not options.kernels.scaled:
+        return frozenset()
+    scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
+    behind = (op for op in scalings if any(_made_by(flow, options, op, value) for value in op.inputs if value != NONE))
+    found = ((op, _scaled_value(facts, op)) for op in behind)
+    return frozenset(op.id for op, data in found if data != NONE and _made_by(flow, options, op, data))
+
+
 def _scaled_value(facts: Facts, op: Op) -> int:
     """What an operator scales by a known number, if the low type has that number nearly exactly, or the product in
     front can make up for its rounding; else NONE."""
@@ -85,12 +96,17 @@ def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
     """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
 
     That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
-    operand that is scaled, for this operator alone.
+    operand that is scaled.
     """
     scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
     readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
     if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
         return kind
+    return _made_by(flow, options, op, data)
+
+
+def _made_by(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of the product that makes ``data``, where this operator alone reads it; empty for none."""
     writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
-    return writer.kind if alone and writer is not None and writer.kind in scaled else ""
+    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""

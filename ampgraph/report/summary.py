@@ -12,7 +12,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.light_imports import Later
-from ..core.plan import Decision, Plan, Why
+from ..core.plan import Decision, Note, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.rewrites import Rewrite
 from ..core.shown import Data, Shown, named, plural
@@ -91,6 +91,11 @@ class SaidNote(TypedDict):
     where: str
     text: str
     advice: bool
+
+
+def said_notes(notes: Iterable[Note]) -> tuple[SaidNote, ...]:
+    """A plan's notes for its summary."""
+    return tuple(SaidNote(topic=n.topic, where=n.where, text=n.text, advice=n.advice) for n in notes)
 
 
 @dataclass(frozen=True)
@@ -371,7 +376,7 @@ def summarize(
         weights_after=after.weights,
         rewritten=rewritten(plan),
         float32=_pinned(float32, plan),
-        notes=tuple(SaidNote(topic=n.topic, where=n.where, text=n.text, advice=n.advice) for n in plan.notes),
+        notes=said_notes(plan.notes),
         floats=made.floats,
         low_io=tuple(plan.low_io),
     )

@@ -14,6 +14,7 @@ from ...core.plan import Why
 from ..decisions import FREE, HIGH, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
+from ..scales import scaled_results
 from .rule import Findings, Sight, runs
 
 WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
@@ -32,6 +33,7 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
+    behind -= scaled_results(facts, behind)
     roots = {root for op in behind for root in guarded.units_of(facts.flow.ops[op])}
     deciding = {facts.flow.units[unit].op for unit, root in enumerate(guarded.roots) if root in roots} - {NONE}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
