@@ -175,6 +175,10 @@ class NodeEditor(Editor, Protocol):
         """Changes the numbers of a stored tensor, which keeps its type and shape."""
         ...
 
+    def rank(self, value: Value, dimensions: int) -> None:
+        """Says of a value how many dimensions it has, whatever their sizes."""
+        ...
+
     def stand_in(self, value: Value, old: Value) -> None:
         """Makes all readers of ``old`` read ``value``, which takes over its name, type and shape."""
         ...

@@ -35,6 +35,30 @@ def model(perm=(1, 0, 2), given=TensorProto.INT64, columns=(8, 4)):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def attention(opset, said=False, scaled=True):
+    """y = MatMul(Transpose(Reshape(x)) / c, Transpose(Reshape(x))) in float16, by sizes that are an input; ``said``:
+    value_info gives the Reshapes' results three dimensions."""
+    nodes = [helper.make_node("Reshape", ["x", "sizes"], [name]) for name in ("q", "k")]
+    nodes += [
+        helper.make_node("Transpose", ["q"], ["qt"], perm=(1, 0, 2)),
+        helper.make_node("Div", ["qt", "two"], ["scaled"]),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=(1, 2, 0)),
+        helper.make_node("MatMul", ["scaled" if scaled else "qt", "kt"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["a", "b", 8]),
+        helper.make_tensor_value_info("sizes", TensorProto.INT64, [3]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [None] * 3)]
+    two = [helper.make_tensor("two", TensorProto.FLOAT16, [], [2.0])]
+    graph = helper.make_graph(nodes if scaled else [*nodes[:3], *nodes[4:]], "attention", inputs, outputs, two)
+    if said:
+        graph.value_info.extend(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT16, [None] * 3) for name in ("q", "k")
+        )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=6)
+
+
 def opened(path, level="", *disabled):
     """How a session ends that opens a file."""
     code = subprocess.run([sys.executable, "-c", OPEN, path, level, *disabled], capture_output=True).returncode
@@ -48,6 +72,12 @@ def main(path="transpose_cast_matmul.onnx"):
         "int64, perm (1, 2, 0, 3)": model((1, 2, 0, 3)),
         "int64, perm (0, 2, 1)": model((0, 2, 1)),
         "int64, other operand of 3 dimensions": model(columns=(1, 8, 4)),
+        "int64, perm (1, 2, 0, 3), other operand of 3 dimensions": model((1, 2, 0, 3), columns=(1, 8, 4)),
+        "int64, perm (1, 2, 0, 3), other operand of 4 dimensions": model((1, 2, 0, 3), columns=(1, 1, 8, 4)),
+        "attention, opset 13": attention(13),
+        "attention, opset 13, ranks said": attention(13, said=True),
+        "attention, opset 13, without the scale": attention(13, scaled=False),
+        "attention, opset 17": attention(17),
         "float16": model(given=TensorProto.FLOAT16),
         "bfloat16": model(given=TensorProto.BFLOAT16),
         "double": model(given=TensorProto.DOUBLE),

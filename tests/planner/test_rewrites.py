@@ -461,6 +461,30 @@ def test_what_opens_stays_as_it_is(tmp_path: Path) -> None:
     assert all(how.opens for how in open_each([tmp_path / f"{name}.onnx" for name in OPEN]))
 
 
+ATTENTION = """q = Reshape(a, s) k = Reshape(a, s) qt = Transpose<perm = [1, 0, 2]>(q) c = Div(qt, two)
+    kt = Transpose<perm = [1, 2, 0]>(k) y = MatMul(c, kt)"""
+
+
+@pytest.mark.parametrize("opset", [10, 13])
+def test_ranks_that_onnxruntime_does_not_know_are_said(tmp_path: Path, opset: int) -> None:
+    """Of a Reshape to computed sizes before opset 14: torch's attention."""
+    text = f"g (float[B, 3, 8] a, int64[3] s) => (float[R, S, T] y) {{ {ATTENTION} }}"
+    given = parse(text, {"two": MATRICES["two"]}, opset=opset)
+    feeds = {"a": np.random.default_rng(0).standard_normal((4, 3, 8)).astype(np.float32), "s": np.array([4, 6, 4])}
+    ways = [(level, rewrite) for level in ("O1", "O2", "auto", "O3") for rewrite in ("exact", "no-rank")]
+    for level, rewrite in ways:
+        made = proto(ampgraph.convert(given, level, target="cuda", rewrite=["exact", rewrite], check="off"))
+        onnx.save(made, tmp_path / f"{level}-{rewrite}.onnx")
+        assert transpose_kinds(made) == transpose_kinds(given)
+        onnx.checker.check_model(made, full_check=True)
+        assert proto(ampgraph.convert(made, level, target="cuda", check="off")) == made
+        wanted, found = run_strict(given, feeds)["y"], run_strict(made, feeds)["y"]
+        assert np.abs(wanted - found).max() < 2e-3 * np.abs(wanted).max()
+    opened = open_each([tmp_path / f"{level}-{rewrite}.onnx" for level, rewrite in ways])
+    for way, how in zip(ways, opened, strict=True):
+        assert how.died if "no-rank" in way else how.opens, way
+
+
 def test_transposes_that_stay_and_the_plan() -> None:
     given = transpose_model("[p] c = Transpose<perm = [1, 0, 2]>(a) m = MatMul(c, w) y = Relu(m)")
     made = proto(ampgraph.convert(given, "O3", target="cuda", fp32=["p"], check="off"))

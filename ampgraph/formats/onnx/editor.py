@@ -322,6 +322,11 @@ class OnnxGraphEditor(OnnxEditor):
         native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
         native.shape = ir.Shape(numbers.shape)
 
+    def rank(self, value: Value, dimensions: int) -> None:
+        """Annotates a value with dimensions of unknown sizes."""
+        self._edited = True
+        self.value(value).shape = ir.Shape([None] * dimensions)
+
     def stand_in(self, value: Value, old: Value) -> None:
         """Has all readers of ``old`` read ``value``, which takes over its name."""
         self._edited = True

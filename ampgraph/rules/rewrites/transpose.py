@@ -1,8 +1,10 @@
 """A product behind a Transpose in a form that ONNX Runtime opens.
 
 Its CPU takes a Transpose that makes the first dimension the last but one past the Cast to float32 that follows, as if
-to take it into the product, and crashes where the other operand is one matrix: docs/upstream/transpose_cast_matmul.md.
-So the product comes first where the Transpose moves only dimensions that it spreads, else it is written as an Einsum.
+to take it into the product, and crashes where it does not know that both operands have as many dimensions:
+docs/upstream/transpose_cast_matmul.md. Where the other operand is one matrix the product comes first if the Transpose
+moves only dimensions that it spreads, else it is written as an Einsum. Where a number of dimensions is not known, as of
+a Reshape to computed sizes before opset 14, the file says those that follow from a Transpose's perm.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
 RANKS = range(3, len(ascii_lowercase) - 1)  # of what is transposed: with fewer it opens, more have no letters
+MATRIX = (1, 2)  # dimensions of a vector, and of one matrix
 EINSUM_SINCE = 12
 
 
@@ -82,7 +85,8 @@ class ProductByEinsum(RewriteRule):
         """Those of the same products whose Transpose cannot go behind, or may not."""
         flow = known.flow
         for found in _crashing(known) if flow.opset >= EINSUM_SINCE else ():
-            if not _movable(known, found) or "transpose" not in known.options.rewrites:
+            moves = "transpose" in known.options.rewrites and _movable(known, found)
+            if found.other_rank in MATRIX and not moves:
                 left, right = (flow.values[v].name for v in found.product.inputs)
                 nodes = tuple(op.index for op in found.transposes)
                 yield cls("einsum", *cls.place(flow, found.product), left, right, found.equation, nodes)
@@ -100,8 +104,45 @@ class ProductByEinsum(RewriteRule):
 
 
 @dataclass(frozen=True)
+class SaidRank(RewriteRule):
+    """A Transpose whose operand ``source`` has as many dimensions as its perm, though no shape says so: the file does
+    then, and its nodes stay as they are."""
+
+    source: str
+
+    names = ("rank",)
+    counted = ("value", "given the number of its dimensions, without which ONNX Runtime's CPU crashes")
+    reading = ("source",)
+    writes = "Transpose of a known number of dimensions"
+    exchanges = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[SaidRank]:
+        """The Transposes beside a product that may crash, as a number of dimensions is not known there."""
+        flow = known.flow
+        scopes = {found.product.scope for found in _crashing(known) if found.other_rank not in MATRIX}
+        transposes = flow.with_roles(known.traits.operators("permutes")) if scopes else ()
+        for op in transposes:
+            said = flow.integers(op, "perm") and flow.writer(op.inputs[0]) is not None
+            if said and op.scope in scopes and op.slots and flow.shape(op.inputs[0]) is None:
+                yield cls("rank", *cls.place(flow, op), flow.values[op.inputs[0]].name)
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Where the Transpose is low."""
+        return all_low(self.ops(known.flow), is_low)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Annotates the operand."""
+        (op,), (source,) = self.edited(editor), self.operands(editor, flow)
+        perm = flow.integers(op, "perm")
+        self.refuse(bool(perm))
+        editor.rank(source, len(perm or ()))
+
+
+@dataclass(frozen=True)
 class _Crash:
-    """A product, ``place`` of the operand behind ``transposes``, nearest first, and how many dimensions both have."""
+    """A product, ``place`` of the operand behind ``transposes``, nearest first, and how many dimensions both have: 0
+    for the other one where nothing says it."""
 
     product: Op
     place: int
@@ -132,11 +173,10 @@ def _crashing(known: Known) -> Iterator[_Crash]:
             continue
         for place, value in enumerate(op.inputs):
             transposes = _transposes(known, value, op.scope)
-            other = flow.shape(op.inputs[1 - place]) if transposes else None
-            if other is not None and len(other) in (1, 2):
+            own, other = (len(flow.shape(v) or ()) if transposes else 0 for v in (value, op.inputs[1 - place]))
+            if transposes and (not own or own != other):
                 rank = len(flow.integers(transposes[0], "perm") or ())
-                yield _Crash(op, place, tuple(transposes), rank, len(other))
-                break
+                yield _Crash(op, place, tuple(transposes), rank, other)
 
 
 def _transposes(known: Known, value: int, scope: int) -> list[Op]:
