@@ -51,6 +51,8 @@ class Rewrite:
     """What a summary counts, in the singular, and what became of it, with what is written for {}."""
     exchanges: ClassVar[bool] = False
     """Whether every node stays, and operands change their places."""
+    annotates: ClassVar[bool] = False
+    """Whether it only says something of a value, so that another rewrite may take the same nodes."""
 
     @property
     def writes(self) -> str:

@@ -49,11 +49,11 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
 
 
 def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
-    """Before planning: of the rewrites that were found those that share no node with an earlier one."""
+    """Before planning: of the rewrites found those that share no node with an earlier one, and annotations."""
     taken: set[tuple[str, int]] = set()
     for one in found:
         places = {(one.scope, index) for index in one.nodes}
-        if taken.isdisjoint(places):
+        if one.annotates or taken.isdisjoint(places):
             yield one
             taken |= places
 

@@ -207,6 +207,7 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),
         "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
         "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
+        "rank": test_rewrites.attention_model(13),
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
         "early": parse(SCALED, w=(8, 8), half=np.float32(0.5), sizes=np.array([2, 6, 2, 4]), opset=20),
         "across": parse(SHARED, root=np.float32(3), positions=(4, 8, 6), opset=20),

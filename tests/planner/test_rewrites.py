@@ -465,11 +465,15 @@ ATTENTION = """q = Reshape(a, s) k = Reshape(a, s) qt = Transpose<perm = [1, 0, 
     kt = Transpose<perm = [1, 2, 0]>(k) y = MatMul(c, kt)"""
 
 
+def attention_model(opset: int) -> onnx.ModelProto:
+    text = f"g (float[B, 3, 8] a, int64[3] s) => (float[R, S, T] y) {{ {ATTENTION} }}"
+    return parse(text, {"two": MATRICES["two"]}, opset=opset)
+
+
 @pytest.mark.parametrize("opset", [10, 13])
 def test_ranks_that_onnxruntime_does_not_know_are_said(tmp_path: Path, opset: int) -> None:
     """Of a Reshape to computed sizes before opset 14: torch's attention."""
-    text = f"g (float[B, 3, 8] a, int64[3] s) => (float[R, S, T] y) {{ {ATTENTION} }}"
-    given = parse(text, {"two": MATRICES["two"]}, opset=opset)
+    given = attention_model(opset)
     feeds = {"a": np.random.default_rng(0).standard_normal((4, 3, 8)).astype(np.float32), "s": np.array([4, 6, 4])}
     ways = [(level, rewrite) for level in ("O1", "O2", "auto", "O3") for rewrite in ("exact", "no-rank")]
     for level, rewrite in ways:

@@ -114,7 +114,7 @@ class SaidRank(RewriteRule):
     counted = ("value", "given the number of its dimensions, without which ONNX Runtime's CPU crashes")
     reading = ("source",)
     writes = "Transpose of a known number of dimensions"
-    exchanges = True
+    rewires = exchanges = annotates = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[SaidRank]:
