@@ -310,11 +310,8 @@ def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
     (wanted, optional), (found, still) = of_runtime(model), of_runtime(converted)
     np.testing.assert_array_equal(found, wanted)
     assert optional == still == ([] if ir == 3 else ["w"])
-    assert {
-        "topic": "repaired",
-        "where": "",
-        "text": "1 sparse tensor is stored dense, as ONNX Runtime holds them",
-    } in notes(done)
+    said = [note["text"] for note in notes(done) if note["topic"] == "repaired"]
+    assert "1 sparse tensor is stored dense, as ONNX Runtime holds them" in said
 
 
 SLICED = """g (float[4, 4] x) => (float[4, 3] y, int64 n) {
