@@ -319,9 +319,9 @@ class Agreement(Spread):
 
     def counting(self) -> list[float]:
         """Errors of the samples that say something: a reference of nothing but infinities does not."""
-        return self._informative(self.errors)
+        return self.informative(self.errors)
 
-    def _informative(self, numbers: list[Told]) -> list[Told]:
+    def informative(self, numbers: list[Told]) -> list[Told]:
         """Those of samples whose reference says something, all if none does. Undecided ones do not where enough others
         do."""
         silent = self.silent
@@ -356,25 +356,20 @@ class Agreement(Spread):
     def scale(self) -> float:
         """The output's scale by the metric: the median over the samples that have something to compare."""
         both = zip(self.judged, self.parts, strict=False)
-        told = self._informative([judged.size if part.compared else math.inf for judged, part in both])
+        told = self.informative([judged.size if part.compared else math.inf for judged, part in both])
         sizes = [size for size in told if math.isfinite(size)]
         return float(median(sizes)) if sizes else 0.0
 
     @property
     def held(self) -> Scores:
         """The spread of `held_errors`, which decides whether the tolerance is met."""
-        return replace(self.scores, errors=self._informative(self.held_errors))
-
-    @property
-    def absent(self) -> list[bool]:
-        """Of each error in `held` whether its sample has nothing of what the output has probabilities of."""
-        return self._informative([each.absent for each in self.judged] or [False] * len(self.parts))
+        return replace(self.scores, errors=self.informative(self.held_errors))
 
     @property
     def scores(self) -> Scores:
         """The errors by the metric."""
         sort = self.judged[0].sort if self.judged else "numbers" if self.floating else "integers"
-        return Scores(sort, self._informative(self.judged_errors), self.over_all)
+        return Scores(sort, self.informative(self.judged_errors), self.over_all)
 
     @property
     def paired(self) -> tuple[int, int] | None:

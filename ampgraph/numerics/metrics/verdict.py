@@ -187,7 +187,7 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
     errors = output.held.errors
     needed = len(errors) / 2 if len(errors) >= SIX else max(len(errors), 1)
     limit = FAR * tolerance if len(errors) == 1 else tolerance  # one alone is no half of others
-    found = zip(errors, output.absent, strict=True)
+    found = zip(errors, output.informative([each.absent for each in output.judged]), strict=True)
     return sum(error > limit and not absent for error, absent in found) >= needed
 
 
