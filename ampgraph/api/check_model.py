@@ -127,7 +127,8 @@ class _Check:
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
-        """Adds a finding of `check` for each problem, or notes the rule as met; returns whether there was none."""
+        """Adds a finding of `check` for each problem, of a ``level`` (`error` or `warning`) and with a ``hint``, or
+        notes the rule as met; returns whether there was none."""
         found = [Finding(rule, level, problem, hint) for problem in problems]
         self.findings += found
         self.passed += [] if found else [rule]
@@ -135,7 +136,7 @@ class _Check:
 
     def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
         """Runs a rule that executes something: what does not run is a finding, a runtime that is missing a rule left
-        out."""
+        out. ``level``, ``hint``: of what ``run`` finds."""
         try:
             self._found(rule, run(), level, hint)
         except AmpError as error:

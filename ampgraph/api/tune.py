@@ -319,14 +319,16 @@ class Bench:
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again."""
+        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again. ``step``:
+        what progress calls it."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
         return known
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` strictly over the samples, and measures its error."""
+        """Runs a candidate of `tune` strictly over the samples, and measures its error. ``promoted``, ``step``: as of
+        `_tried`."""
         low, size = self._candidate(promoted)
         session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}

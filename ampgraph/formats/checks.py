@@ -93,7 +93,8 @@ def data_file(location: str, folder: Path, who: str, where: str) -> str:
 
 
 def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file."""
+    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file of
+    ``size`` bytes; ``who``: the tensor, for the message."""
     location, offset, length = place
     if offset < 0 or length != expected or offset + length > size:
         message = f"{who} wants {length:,} bytes at {offset:,} of '{location}', which has {size:,}"
