@@ -21,7 +21,8 @@ from .parts import PART
 # On the user's samples the 90th percentile decides, or the mean of shares. Generated inputs are no real ones, and
 # models are less sure of themselves on them: it takes half of the samples to miss. Where fewer do, no more is known:
 # doubtful is where more than one of eight miss (of eight of the user's the worst decides), those that miss by far
-# counting double, or where more than one of eight come close: real inputs of trained models gave up to twice the error.
+# counting double, or one whose answer is small beside the others' (real inputs have small answers as often), or where
+# more than one of eight come close: real inputs of trained models gave up to twice the error.
 FAR = 2  # how many times the tolerance is missed by far
 SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
@@ -135,7 +136,7 @@ class Compared:
         if not scored:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
         missed = [output for output in scored if _missed(output, tolerance, lenient)]
-        doubted = [output for output in scored if lenient and _doubtful(output.held.errors, tolerance)]
+        doubted = [output for output in scored if lenient and _doubtful(output, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
         def size(output: Agreement, largest: bool) -> float:
@@ -149,7 +150,7 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
-            relative=self.numbers_first, worst=times * worst.held.worst,
+            relative=self.numbers_first, worst=times * worst.held.worst, small=worst.misses_small(tolerance),
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -184,11 +185,13 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
     return sum(error > tolerance for error in errors) >= needed
 
 
-def _doubtful(errors: list[float], tolerance: float) -> bool:
+def _doubtful(output: Agreement, tolerance: float) -> bool:
     """For the verdict of the check: whether so many samples miss, or come so close, that one of the user's may miss."""
+    errors = output.held.errors
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
-    return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+    many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+    return many or output.misses_small(tolerance)
 
 
 # -- what a reference gave, for runs of several models beside it ------------------------------------------------------
