@@ -70,7 +70,7 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    builds, sm = building(target, runtime), tuple(sm)
+    builds, sm = only_builds(target, runtime), tuple(sm)
     if sm and not builds:
         hint = "--runtime names the Python of an environment with TensorRT for RTX"
         raise AmpError("AMP404", "--sm says for which GPUs an engine is built, and none is built", hint=hint)
@@ -91,8 +91,9 @@ def check(
     return sound.done("" if runs is None else runs.name)
 
 
-def building(target: str, runtime: str) -> bool:
-    """Whether `check --runtime` only builds the model there, as the target's runtime executes none. Raises AMP304."""
+def only_builds(target: str, runtime: str) -> bool:
+    """Whether a verb's ``runtime`` only builds the model, as the runtime of ``target``, one of ONNX, executes none;
+    empty for what was not given. Raises AmpError AMP304 for an unknown target."""
     return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 

@@ -415,11 +415,13 @@ class Bench:
         return found
 
     def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
-        """A converted candidate of `tune` to run, and what it has in float32."""
+        """A converted candidate of `tune` to run, and what it has in float32. ``promoted``: the numbers of the groups
+        that are float32 in it."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
         pipeline.applied(graph, plan, flow)
-        return self._runnable(graph, "candidate" if promoted else "low"), size
+        name = "candidate" if promoted else "low"  # the level's own file stays: `_switched` opens it later
+        return self._runnable(graph, name), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
         """For `tune`: a model as a strict session takes it: a proto, or a file where its weights lie in data files."""

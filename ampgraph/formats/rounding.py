@@ -105,17 +105,18 @@ def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
     """Rounded numbers of which each ``length`` in a row have the sum that they had, to half a step of one of them.
 
     Those nearest to the middle between two low numbers go to the other one, as few as are needed (C. Guo et al.,
-    SQuant: on-the-fly data-free quantization, 2022). ``exact``: what was rounded, of one dimension, finite."""
+    SQuant: on-the-fly data-free quantization, 2022). ``exact``: what was rounded, of one dimension. A row with a number
+    that is not finite, before or after, stays as it was rounded."""
     rows = max(1, BLOCK // length) * length
     parts = (_sums_kept(exact[s : s + rows], rounded[s : s + rows], length) for s in range(0, exact.size, rows))
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
+@np.errstate(invalid="ignore")  # numbers that are not finite
 def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
     """`with_sums_kept` of some rows, as two dimensions. Of a long row some are asked, all along it."""
     low = rounded.reshape(-1, length).copy()
-    with np.errstate(invalid="ignore"):
-        total = (low.astype(np.float32) - exact.reshape(low.shape)).sum(1, keepdims=True, dtype=np.float64)
+    total = (low.astype(np.float32) - exact.reshape(low.shape)).sum(1, keepdims=True, dtype=np.float64)
     total[~np.isfinite(total)] = 0
     asked = min(length, max(FEWEST_ASKED, ROOTS_ASKED * math.isqrt(length)))
     some = low[:, :: length // asked]

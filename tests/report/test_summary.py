@@ -138,6 +138,9 @@ def test_next_tells_what_the_check_and_the_estimate_leave_open() -> None:
         said = told(right, Speed((DeviceSpeed("A", low, high),)))
         assert f"by the estimate {words} than float32 ({low}" in said and ", else m.onnx; " in said
     assert "times its speed): keep m.onnx; " in told(right, Speed((DeviceSpeed("A", 1.0, 1.0),)), 4)
+    two = Speed((DeviceSpeed("A", 0.8, 0.9), DeviceSpeed("B", 0.5, 0.7)))
+    assert "by the estimate SLOWER than float32 (0.5 to 0.9 times its speed)" in told(right, two)
+    assert "by the estimate no faster than float32: " in told(right, Speed(reason="none to gain on an x86 CPU"))
     assert "estimate" not in told(right, Speed((DeviceSpeed("A", 1.1, 1.2),)))
 
 

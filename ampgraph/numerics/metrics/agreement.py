@@ -48,8 +48,8 @@ class Judged:
     paired: tuple[int, int] | None = None
 
     def error(self, scale: float = 0.0) -> float:
-        """The error of one output of one sample: the difference over its size, or over the output's ``scale`` where
-        that is larger."""
+        """The error of one output of one sample: ``off`` over the largest of ``size``, ``least`` and, where it is
+        ``scaled``, `SCALE_SHARE` of the output's ``scale``. Infinite for a difference where all three are 0."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
 

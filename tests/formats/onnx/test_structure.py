@@ -310,11 +310,8 @@ def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
     (wanted, optional), (found, still) = of_runtime(model), of_runtime(converted)
     np.testing.assert_array_equal(found, wanted)
     assert optional == still == ([] if ir == 3 else ["w"])
-    assert {
-        "topic": "repaired",
-        "where": "",
-        "text": "1 sparse tensor is stored dense, as ONNX Runtime holds them",
-    } in notes(done)
+    said = [note["text"] for note in notes(done) if note["topic"] == "repaired"]
+    assert "1 sparse tensor is stored dense, as ONNX Runtime holds them" in said
 
 
 SLICED = """g (float[4, 4] x) => (float[4, 3] y, int64 n) {
@@ -328,7 +325,7 @@ def test_scalar_bounds_of_a_slice_are_vectors():
     done = run(Job(model, Recipe(level="O2"), report=True))
     converted = proto(done.model())
     text = "1 Slice has scalars for bounds: they are vectors now, as ONNX has them"
-    assert {"topic": "repaired", "where": "", "text": text} in notes(done)
+    assert text in [note["text"] for note in notes(done) if note["topic"] == "repaired"]
     fed = {"x": np.ones((4, 4), np.float32)}
     found, number = session(converted).run(None, fed)
     expected = (fed["x"] + np.pad(fed["x"][1:3], ((1, 1), (0, 0)))) @ numpy_helper.to_array(model.graph.initializer[-1])
