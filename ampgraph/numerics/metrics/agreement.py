@@ -25,7 +25,6 @@ is not asked to be nearer to zero, in the one sample where it nearly vanishes, t
 its size. The scale is the median over the samples of their root mean squares, which no single large sample moves.
 """
 ENOUGH = 0.25  # of the samples: so many that are decided tell of the others
-SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 
 
 @dataclass(frozen=True)
@@ -358,12 +357,6 @@ class Agreement(Spread):
     def held(self) -> Scores:
         """The spread of `held_errors`, which decides whether the tolerance is met."""
         return replace(self.scores, errors=self._informative(self.held_errors))
-
-    def misses_small(self, tolerance: float) -> bool:
-        """Whether a sample misses in which the output is small beside its scale over the samples."""
-        small = [float(judged.size < SMALL * self.scale) for judged in self.judged]
-        held = self._informative(self.held_errors)
-        return any(error > tolerance for error, few in zip(held, self._informative(small), strict=False) if few)
 
     @property
     def scores(self) -> Scores:

@@ -27,6 +27,7 @@ FAR = 2  # how many times the tolerance is missed by far
 SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
 CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
+SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
 GIVE_DATA = "give --data"
 
@@ -150,7 +151,7 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
-            relative=self.numbers_first, worst=times * worst.held.worst, small=worst.misses_small(tolerance),
+            relative=self.numbers_first, worst=times * worst.held.worst, small=_misses_small(worst, tolerance),
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -191,7 +192,13 @@ def _doubtful(output: Agreement, tolerance: float) -> bool:
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
     many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
-    return many or output.misses_small(tolerance)
+    return many or _misses_small(output, tolerance)
+
+
+def _misses_small(output: Agreement, tolerance: float) -> bool:
+    """For the verdict of the check: whether a sample misses in which the output is small beside the other samples'."""
+    small, samples = SMALL * output.scale, zip(output.held_errors, output.judged, strict=False)
+    return any(error > tolerance and one.size < small and not one.undecided for error, one in samples)
 
 
 # -- what a reference gave, for runs of several models beside it ------------------------------------------------------
