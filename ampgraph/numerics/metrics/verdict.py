@@ -29,6 +29,7 @@ EIGHT = 8  # samples of the user's, of which one that misses decides
 CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
 SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
+CLEAR = 0.75  # of generated samples: where fewer miss, more of them may still be right by half
 GIVE_DATA = "give --data"
 
 
@@ -159,9 +160,13 @@ class Compared:
         return [each.name for each in self.outputs if 2 * len(each.silent) > len(each.parts)]
 
     def unsure(self, tolerance: float) -> bool:
-        """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
+        """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close.
+
+        Who stops as soon as half of them miss stops at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
-        return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
+        if verdict.missed:
+            return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
+        return verdict.error is not None and verdict.error > UNSURE * tolerance
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
@@ -183,7 +188,9 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
     needed = len(errors) / 2 if len(errors) >= SIX else max(len(errors), 1)
-    return sum(error > tolerance for error in errors) >= needed
+    limit = FAR * tolerance if len(errors) == 1 else tolerance  # one alone is no half of others
+    found = zip(errors, output.informative([each.absent for each in output.judged]), strict=True)
+    return sum(error > limit and not absent for error, absent in found) >= needed
 
 
 def _doubtful(output: Agreement, tolerance: float) -> bool:
@@ -192,13 +199,13 @@ def _doubtful(output: Agreement, tolerance: float) -> bool:
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
     many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
-    return many or _misses_small(output, tolerance)
+    return many or (len(errors) == 1 and missing > 0) or _misses_small(output, tolerance)
 
 
 def _misses_small(output: Agreement, tolerance: float) -> bool:
     """For the verdict of the check: whether a sample misses in which the output is small beside the other samples'."""
     small, samples = SMALL * output.scale, zip(output.held_errors, output.judged, strict=False)
-    return any(error > tolerance and one.size < small and not one.undecided for error, one in samples)
+    return any(e > tolerance and one.size < small and not (one.undecided or one.absent) for e, one in samples)
 
 
 # -- what a reference gave, for runs of several models beside it ------------------------------------------------------
