@@ -313,7 +313,7 @@ def test_functions_step_by_step_as_kernels_of_webgpu_compute_them(kind: str) -> 
     """Close to the function itself; and not as one operator rounded once gives it."""
     model = parse(f"g (float16[321] x) => (float16[321] y) {{ y = {kind} (x) }}", opset=20)
     x = np.linspace(-4, 4, 321).astype(np.float16)
-    y, whole = (np.asarray(StrictSession(model, target=to).run({"x": x})["y"]) for to in ("webgpu", None))
+    y, whole = (np.asarray(StrictSession(model, target=to).run({"x": x})["y"]) for to in ("webgpu", ""))
     exact = FUNCTIONS[kind](x.astype(np.float64))
     assert y.dtype == np.float16 and (y != whole).any()
     np.testing.assert_allclose(y.astype(np.float64), exact, rtol=2.0**-7, atol=2.0**-8)
@@ -330,3 +330,50 @@ def test_what_a_session_is_fed_is_a_copy() -> None:
     assert _as_fed(None, "float16") is None and _as_fed(table, "") is table
     eighth = _as_fed(np.ones(3, ml_dtypes.float8_e4m3fn), "")
     assert eighth.element_type() == TensorProto.FLOAT8E4M3FN and eighth.shape() == [3]
+
+
+def seen_by(target: str, text: str, x: Array, weights: dict[str, Any] | None = None) -> Array:
+    """The strict result of a model in float16."""
+    made = StrictSession(onnx_text.parse(text, weights or {}, opset=17), target=target).run({"x": x})["y"]
+    assert isinstance(made, np.ndarray) and made.dtype == np.float16
+    return made
+
+
+@pytest.mark.parametrize("size", [7, 14])
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "Softmax"])
+def test_rows_of_open_length_are_summed_as_those_of_known_length(kind: str, size: int) -> None:
+    x = np.random.default_rng(size).standard_normal((2, 4, size, size)).astype(np.float16)
+    known, ends = f"2,4,{size},{size}", "2,4,1,1" if kind == "GlobalAveragePool" else f"2,4,{size},{size}"
+    texts = [
+        f"g (float16[{given}] x) => (float16[{made}] y) {{ y = {kind} (x) }}"
+        for given, made in ((known, ends), ("N,4,A,B", "N,4,C,D"))
+    ]
+    one, other = (seen_by("webgpu", text, x) for text in texts)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(one.astype(np.float64), seen_by("", texts[0], x), rtol=2.0**-6, atol=2.0**-9)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "kernel", "made"),
+    [
+        ("pads = [1, 1, 1, 1]", (2, 8, 9, 9), (12, 8, 3, 3), (2, 12, 9, 9)),
+        ("group = 4", (2, 8, 9, 9), (12, 2, 3, 3), (2, 12, 7, 7)),
+        ("pads = [1, 1]", (2, 8, 20), (12, 8, 3), (2, 12, 20)),
+    ],
+)
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_a_norm_that_webgpu_takes_into_a_conv(
+    attributes: str, shape: tuple[int, ...], kernel: tuple[int, ...], made: tuple[int, ...], bias: str
+) -> None:
+    """Whatever the windows are: by rounding alone another result than that of both one after the other."""
+    given, gives = (",".join(map(str, sizes)) for sizes in (shape, made))
+    text = f"""g (float16[{given}] x) => (float16[{gives}] y) {{
+        c = Conv <{attributes}> (x, k{bias})  y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v) }}"""
+    draw = np.random.default_rng(3)
+    names = "bstmv" if bias else "stmv"
+    weights = {name: draw.standard_normal(12).astype(np.float16) for name in names}
+    weights |= {"v": np.abs(weights["v"]) + np.float16(0.1), "k": draw.standard_normal(kernel).astype(np.float16) / 4}
+    x = draw.standard_normal(shape).astype(np.float16)
+    taken, apart = (seen_by(target, text, x, weights) for target in ("webgpu", ""))
+    assert (taken != apart).any()
+    np.testing.assert_allclose(taken.astype(np.float64), apart.astype(np.float64), rtol=0.02, atol=0.06)

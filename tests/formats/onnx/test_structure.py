@@ -20,6 +20,7 @@ from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.report.summary import SaidNote
 from ampgraph.runtime import optimizing
 from formats.onnx.helpers import LEVELS, code, convert_everywhere, convert_twice, data, low_kinds, nodes, session, x
 from onnx_text import parse, proto
@@ -234,7 +235,7 @@ SHAPE = (4, 3)
 PRODUCT = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
 
 
-def notes(done: Conversion) -> tuple[dict[str, str], ...]:
+def notes(done: Conversion) -> tuple[SaidNote, ...]:
     assert done.summary is not None
     return done.summary.notes
 
