@@ -703,6 +703,13 @@ def test_how_many_meet_the_error_is_said() -> None:
     assert "2 of 24 above it by far" in far and "1 of 24 above it, others close to it" in close
 
 
+def test_a_small_answer_that_misses_is_doubtful() -> None:
+    """Its error is no larger than that of others: real inputs have small answers as often."""
+    small = watched([1e-3] * 23 + [1.5e-2], [1.0] * 23 + [0.2]).verdict(1e-2, generated=True).finding
+    said = "relative L2 error 0.015 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it"
+    assert small == f"DOUBTFUL: {said}, where the answer is small"
+
+
 def test_what_samples_are_held_to():
     verdict = watched([7e-3] * 6).verdict(1e-2, generated=True)
     said = "DOUBTFUL: relative L2 error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it"
