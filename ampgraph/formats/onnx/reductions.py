@@ -52,7 +52,8 @@ class ReductionNodes(LowNodes):
     # -- each step rounded --------------------------------------------------------------------------------------------
 
     def _stepwise(self, node: ir.Node, dtype: str, rows: ir.Value, count: int, lanes: int) -> ir.Value:
-        """``rows``: [results, elements]; ``count``: of the elements, 0 where it is open."""
+        """A reduction of which each step is rounded. ``rows``: [results, elements]; ``count``: of the elements, 0 where
+        it is open; ``lanes``: into how many sums a row is divided at first."""
         before = SUMMED[node.op_type]
         if before:
             rows = self.rounded(self.do(before, [rows] * (2 if before == "Mul" else 1)), dtype)
@@ -65,7 +66,7 @@ class ReductionNodes(LowNodes):
         return self.do("Sqrt", [total]) if node.op_type == "ReduceL2" else total
 
     def _lanes(self, rows: ir.Value, count: int, lanes: int, pool: bool, dtype: str) -> ir.Value:
-        """The sum of each lane: [results, lanes]; a pool of few places has one."""
+        """The sum of each lane: [results, lanes]; a ``pool`` of fewer places than lanes has one."""
 
         def turn(inner: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
             return [inner.rounded(inner.do("Add", [totals[0], slices[0]]), dtype)]
