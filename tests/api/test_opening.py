@@ -93,7 +93,7 @@ def test_what_is_not_the_models_fault_is_raised(tmp_path: Path, monkeypatch: pyt
     assert lacking.value.code == "AMP101" and lacking.value.where == str(tmp_path / "gone.onnx")
     monkeypatch.setattr(opening, "SECONDS", 0.0)
     with pytest.raises(AmpError, match="AMP504.*ONNX Runtime does not open it: ") as late:
-        open_each([model])
+        OPEN([model], optimised=True)
     assert late.value.where == model
     with pytest.raises(AmpError) as full:
         opening._opening_of("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", model)
