@@ -308,7 +308,7 @@ def repaired(missed: Conversion, progress: Progress) -> Conversion:
 
 def by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
     """For `convert --repair`: the conversion by ranges measured on the samples on which it missed; None where it had
-    some."""
+    some. ``until``, when other ways end, is not looked at."""
     job = missed.job
     if job.recipe.ranges is not None or job.measuring.given():
         return None
@@ -318,7 +318,8 @@ def by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress:
 
 
 def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion with what `tune` finds; None where it takes too long, or finds nothing."""
+    """For `convert --repair`: the conversion with what `tune` finds; None where it would not be done ``until`` the time
+    given, or finds nothing."""
     from .tune import bench_of
 
     count, recipe, job = verdict.samples, missed.made_with(), missed.job
@@ -335,8 +336,8 @@ def by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress:
 
 
 def by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion with patterns that the check finds and tries; without any as it was, with
-    why."""
+    """For `convert --repair`: the conversion with patterns that the check finds and tries ``until`` a time; without any
+    as it was, with why."""
     left = until - time.monotonic()
     if left < verdict.seconds * verdict.samples:
         return replace(missed, verdict=replace(verdict, unrepaired="none found: the time is up"))

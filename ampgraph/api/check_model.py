@@ -70,7 +70,7 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    builds, sm = building(target, runtime), tuple(sm)
+    builds, sm = only_builds(target, runtime), tuple(sm)
     if sm and not builds:
         hint = "--runtime names the Python of an environment with TensorRT for RTX"
         raise AmpError("AMP404", "--sm says for which GPUs an engine is built, and none is built", hint=hint)
@@ -91,8 +91,9 @@ def check(
     return sound.done("" if runs is None else runs.name)
 
 
-def building(target: str, runtime: str) -> bool:
-    """Whether `check --runtime` only builds the model there, as the target's runtime executes none. Raises AMP304."""
+def only_builds(target: str, runtime: str) -> bool:
+    """Whether a verb's ``runtime`` only builds the model, as the runtime of ``target``, one of ONNX, executes none;
+    empty for what was not given. Raises AmpError AMP304 for an unknown target."""
     return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 
@@ -126,7 +127,8 @@ class _Check:
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
-        """Adds a finding of `check` for each problem, or notes the rule as met; returns whether there was none."""
+        """Adds a finding of `check` for each problem, of a ``level`` (`error` or `warning`) and with a ``hint``, or
+        notes the rule as met; returns whether there was none."""
         found = [Finding(rule, level, problem, hint) for problem in problems]
         self.findings += found
         self.passed += [] if found else [rule]
@@ -134,7 +136,7 @@ class _Check:
 
     def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
         """Runs a rule that executes something: what does not run is a finding, a runtime that is missing a rule left
-        out."""
+        out. ``level``, ``hint``: of what ``run`` finds."""
         try:
             self._found(rule, run(), level, hint)
         except AmpError as error:

@@ -132,7 +132,7 @@ def judge(
     until = time.monotonic() + request.whole if until is None else until
     pair.open()
     own = request.metric is None
-    metric = own_metric(drawn.generated) if request.metric is None else metric_of(request.metric, pair.roles())
+    metric = own_metric(drawn.generated, pair.roles()) if own else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
     CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen, progress).check(own)
 

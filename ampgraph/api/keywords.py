@@ -38,9 +38,9 @@ def _field_line(name: str) -> str:
 
 
 def recipe_for(verb: Callable[..., object], recipe: Recipe | str | None, fields: Mapping[str, object]) -> Recipe:
-    """The recipe that a verb was given, as one or by its fields as keywords; a level of None was not given.
+    """The recipe that a verb was given, as one or by its ``fields`` as keywords; a level of None was not given.
 
-    Raises UnknownKeyword for what is neither a field nor the verb's own.
+    Raises UnknownKeyword for what is no field of a recipe; its hint knows the parameters of ``verb`` too.
     """
     given = {name: value for name, value in fields.items() if name != "level" or value is not None}
     return recipe_of(recipe, given, inspect.signature(verb).parameters if given.keys() - OPTIONS.keys() else ())

@@ -163,7 +163,8 @@ def repair_of(
 ) -> Mended | None:  # fmt: skip
     """The search for what mends a model made from ``source``; None where nobody is to blame.
 
-    ``recipe``: with which; None finds out. ``again`` judges a pair, which took ``seconds`` for the first one."""
+    ``recipe``: with which; None finds out. ``again`` judges a pair, which took ``seconds`` for the first one;
+    ``until``: the time, as `time.monotonic` tells it, at which it ends."""
     pair = found.pair
     if not found.suspects or not isinstance(pair, OnnxPair):
         return None

@@ -78,7 +78,7 @@ def frozen(graph: Graph, recipe: Recipe) -> int:
 
 def frozen_notes(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note]:
     """What was done, or else what it would save: where other readers need float32 less, for a weight is stored twice
-    then. ``graph``: not converted yet; ``count``: what `frozen` returned."""
+    then. ``graph``: not converted yet; ``count``: what `frozen` returned; ``asked``: whether the user asked for it."""
     if count:
         text = f"{plural(count, 'weight')} listed as inputs: constants now, which nobody can override"
         text += "" if asked else "; --no-freeze-weights keeps them inputs"

@@ -305,7 +305,7 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
-    notes = (*summary.notes, *said_notes(_advice(summary, job, known, flow)))
+    notes = (*summary.notes, *said_notes(_further_notes(summary, job, known, flow)))
     in_memory = place(job, done.plan, done.options) is None
     said = DRY_RUN if job.dry_run else "in memory" if in_memory else "not written (--check require)"
     speed = None  # where nothing is low
@@ -317,9 +317,9 @@ def report(done: Conversion) -> Summary | None:
     return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=without)
 
 
-def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
+def _further_notes(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
     """Notes in the summary of `convert`: what other options would gain, what the target's own tools have to be told."""
-    if summary.opset and job.recipe.opset is None:
+    if summary.opset and job.recipe.opset is None:  # nodes that a later opset would make low
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text, advice=True)
     if flow is not None and known.kernels.builder:

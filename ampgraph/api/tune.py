@@ -319,14 +319,16 @@ class Bench:
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again."""
+        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again. ``step``:
+        what progress calls it."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
         return known
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` strictly over the samples, and measures its error."""
+        """Runs a candidate of `tune` strictly over the samples, and measures its error. ``promoted``, ``step``: as of
+        `_tried`."""
         low, size = self._candidate(promoted)
         session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
@@ -415,11 +417,13 @@ class Bench:
         return found
 
     def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
-        """A converted candidate of `tune` to run, and what it has in float32."""
+        """A converted candidate of `tune` to run, and what it has in float32. ``promoted``: the numbers of the groups
+        that are float32 in it."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
         pipeline.applied(graph, plan, flow)
-        return self._runnable(graph, "candidate" if promoted else "low"), size
+        name = "candidate" if promoted else "low"  # the level's own file stays: `_switched` opens it later
+        return self._runnable(graph, name), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
         """For `tune`: a model as a strict session takes it: a proto, or a file where its weights lie in data files."""

@@ -124,8 +124,8 @@ class WebgpuPage:
         return {"name": name, "file": "model.onnx", "data": data, "bytes": sum(file.stat().st_size for file in files)}
 
     def _samples(self, drawn: Samples, folder: Path, progress: Progress | None) -> Iterator[JsonObject]:
-        """The samples of the page: what each side is fed and what the reference gives, float32 on the CPU as `verify`
-        runs it."""
+        """Writes the samples of the page into ``folder``, a file each as it is asked for, and gives what the page is
+        told of each: what each side is fed and what the reference gives, float32 on the CPU as `verify` runs it."""
         (folder / "samples").mkdir()
         session = StrictSession(self.pair.source)
         for number, feeds in enumerate(drawn):

@@ -177,7 +177,7 @@ def _convert_one(
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
-        from ..api.check_model import building, check_build
+        from ..api.check_model import check_build, only_builds
         from ..api.steps import Checking, Job
         from ..report.picture.writing import picture_conversion, refuse_page
 
@@ -189,7 +189,7 @@ def _convert_one(
     if plan_in and given:
         raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
     recipe = recipe_of(None, fields)
-    builds = not rest["optimize"] and building(recipe.target or "", runtime)
+    builds = not rest["optimize"] and only_builds(recipe.target or "", runtime)
     if runtime and not rest["optimize"] and not builds:
         message = "--runtime names the environment for --optimize or --target tensorrt, and neither is given"
         raise AmpError("AMP404", message, hint="add one of them; verify --runtime runs models by other targets")

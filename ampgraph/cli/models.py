@@ -252,10 +252,10 @@ def verify(
     taken for.
     """
     with signals_wait():
-        from ..api.check_model import building, check_build
+        from ..api.check_model import check_build, only_builds
         from ..api.verify import verify as compare
 
-    builds = building(target, runtime)
+    builds = only_builds(target, runtime)
     options |= {"target": target, "runtime": "" if builds else runtime}
     found = compare(reference, model, cache=cache or (), progress=bar.part, **options)
     place = options["webgpu_page"]

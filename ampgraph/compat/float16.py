@@ -153,8 +153,9 @@ def not_done(argument: str, instead: str) -> None:
 
 
 def _warn_caller(text: str) -> None:
-    """Warns of an argument of another converter's function that means something else here, at the caller's line."""
-    warnings.warn(CompatWarning(text), stacklevel=4)
+    """Warns, at the line that called the public function, of an argument of another converter's function that means
+    something else here. To be called by a function that the public one itself calls."""
+    warnings.warn(CompatWarning(text), stacklevel=4)  # this one, its caller, the public function, the user
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:

@@ -13,7 +13,7 @@ NAMES = {"str": "a text", "PathLike": "a path", "bool": "True", "bool_": "False"
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
-    """Raises AmpError AMP301 for a value that is of none of the kinds; None is not checked."""
+    """Raises AmpError AMP301, with ``hint``, for a value that is of none of the kinds; None is not checked."""
     if value is not None and not isinstance(value, kinds):
         wanted = " or ".join(NAMES.get(kind.__name__, f"a {kind.__name__}") for kind in kinds)
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not {wanted}", hint=hint)

@@ -25,7 +25,7 @@ NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the
 def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") -> None:
     """Before any file is written: raises AmpError AMP106 when ``path`` is one of ``sources``, under whatever name;
     AMP105 when it can be no file: a folder, a device or a pipe (the result would take its place), no folder around it,
-    a name that is too long."""
+    a name that is too long. ``option``: by which the user names the file, for the hint."""
     by = f" with {option}" if option else ""
     if any(same_file(path, source) for source in sources):
         hint = f"choose another name{by}"
@@ -62,7 +62,8 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def try_folder(path: Path, option: str = "") -> None:
-    """Raises AmpError AMP105 where no file can be made beside ``path``: before long work, not after it."""
+    """Raises AmpError AMP105 where no file can be made beside ``path``: before long work, not after it. ``option``: as
+    of `refuse_output`."""
     with refusals_reported(path, option), temporaries(path) as temporary:
         temporary("").touch()
 
@@ -122,7 +123,7 @@ def whole_file(
 @contextlib.contextmanager
 def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[Callable[[str], Path]]:
     """Temporary names beside ``path`` for a file in several parts, one for each word that is asked for; whoever writes
-    renames them, the rest is removed.
+    renames them, the rest is removed. ``suffix``: what the names end in.
 
     Raises AmpError AMP105 as `whole_file` does.
     """
@@ -133,7 +134,8 @@ def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[C
 
 @contextlib.contextmanager
 def temporaries(path: Path, suffix: str = "") -> Iterator[Callable[[str], Path]]:
-    """Names beside ``path`` that nobody else has, one for each word; what is still there at the end is removed."""
+    """Names beside ``path`` that nobody else has, one for each word, which end in ``suffix``; what is still there at
+    the end is removed."""
     stem = f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}"
     made: dict[str, Path] = {}
 
@@ -192,7 +194,7 @@ def _flush_to_disk(path: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def refusals_reported(path: Path, option: str = "") -> Iterator[None]:
-    """Turns what the system says against writing ``path`` into AmpError AMP105."""
+    """Turns what the system says against writing ``path`` into AmpError AMP105, whose hint names ``option``."""
     try:
         yield
     except OSError as error:

@@ -172,7 +172,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def put(self, value: Value, numbers: Array) -> None:
-        """Changes the numbers of a stored tensor, which keeps its type and shape."""
+        """Gives a stored tensor other numbers; it takes over their type and shape, and keeps its name."""
         ...
 
     def rank(self, value: Value, dimensions: int) -> None:
@@ -188,7 +188,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def drop(self, value: Value) -> None:
-        """Takes a stored tensor away that nothing reads any more; any other value stays."""
+        """Takes a stored tensor or Constant away if nothing reads it any more; one that is read, an input or output of
+        the model, or what another operator makes stays."""
         ...
 
 

@@ -315,7 +315,8 @@ class View:
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
     def same(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
-        """For matching: the nodes that compute two values alike, none for one value; None where they may differ."""
+        """For matching: the nodes that compute two values alike, none for one value; None where they may differ, or
+        where more than `TWICE` nodes in a row stand twice (``depth``: how many do so far)."""
         if value == other:
             return ()
         one, two = self.flow.writer(value), self.flow.writer(other)

@@ -141,7 +141,8 @@ def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
 
 
 def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
-    """For `expand`: all patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
+    """For `expand`: all patterns that follow from a choice of the functions' variants; AMP301 where they do not end.
+    ``depth``: in how many calls these nodes are."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     for chosen in product(*(tuple(_nodes_for(node, functions, depth)) for node in nodes)):

@@ -248,7 +248,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
-        """Reads a plan back. Raises AmpError AMP401 for any other text."""
+        """Reads a plan back. Raises AmpError AMP401 for any other text; ``where`` it is from, for the message."""
         try:
             data = json.loads(text)
             number = data.pop("ampgraph_plan")

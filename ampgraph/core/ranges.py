@@ -191,7 +191,7 @@ class Ranges:
 
     @staticmethod
     def from_json(text: str, where: str = "ranges") -> Ranges:
-        """Reads ranges back. Raises AmpError AMP401 for any other text."""
+        """Reads ranges back. Raises AmpError AMP401 for any other text; ``where`` it is from, for the message."""
         try:
             data = json.loads(text)
             if data["ampgraph_ranges"] != FORMAT:

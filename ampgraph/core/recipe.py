@@ -332,7 +332,8 @@ OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fie
 
 
 def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
-    """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
+    """A recipe, or one of its text, with fields replaced by those ``given``. ``others``: keywords that the caller takes
+    beside fields, for the hint of the error alone.
 
     Raises UnknownKeyword for an unknown field.
     """

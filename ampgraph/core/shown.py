@@ -19,7 +19,8 @@ def plural(count: int, word: str) -> str:
 
 
 def plain(value: object) -> Json:
-    """What any data class holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
+    """A value as plain data for JSON: a data class by its own `to_dict`, or by its fields; null for a float that is not
+    finite. Tuples become lists, keys texts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):

@@ -46,6 +46,7 @@ class CheckVerdict(Data):
         tolerance: what it was compared with.
         relative: whether the error is the relative L2, not a metric that was asked for.
         samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
+            ``small``: one did whose answer is small beside the others';
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
@@ -84,6 +85,7 @@ class CheckVerdict(Data):
     vanishing: str = ""
     sensitivity: float | None = None
     exceeded: int = 0
+    small: bool = False
     left: int = 0
     seconds: float = 0.0
     stream: float | None = None
@@ -154,7 +156,8 @@ class CheckVerdict(Data):
         some = 0 < self.exceeded < self.samples
         above = f", {self.exceeded} of {self.samples} above it" if some else ""
         if above and self.doubtful and self.exceeded * 8 <= self.samples:  # so many may be: others say more
-            above += " by far" if (self.error or 0.0) > 2 * (self.tolerance or 0.0) else ", others close to it"
+            others = ", where the answer is small" if self.small else ", others close to it"
+            above += " by far" if (self.error or 0.0) > 2 * (self.tolerance or 0.0) else others
         error = f"{size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}{above}"
         if self.doubtful:
             close = not (self.exceeded or self.near or self.vanishing)

@@ -63,7 +63,8 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or too many."""
+    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or too many; it names
+    the tensor, ``who``, and the file, ``where``."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -73,14 +74,15 @@ def elements_in(dims: Sequence[int], who: str, where: str) -> int:
 
 
 def check_held(held: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP102 where a tensor inside of the model's file has another number of bytes than its shape
-    needs."""
+    """Raises AmpError AMP102 where a tensor inside of the model's file ``held`` another number of bytes than the
+    ``expected`` ones of its shape; ``who``, ``where``: as of `elements_in`."""
     if held != expected:
         raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
 
 
 def data_file(location: str, folder: Path, who: str, where: str) -> str:
-    """The real path of a data file. Raises AmpError AMP103 for one outside the model's folder, or not there."""
+    """The real path of a data file. Raises AmpError AMP103 for one outside the model's ``folder``, or not there.
+    ``location``: as a tensor names it; ``who``, ``where``: as of `elements_in`."""
     root = os.path.realpath(folder)
     real = "" if "\0" in location else os.path.realpath(os.path.join(folder, location))
     if not location or os.path.isabs(location) or not real or os.path.commonpath([root, real]) != root:
@@ -93,7 +95,8 @@ def data_file(location: str, folder: Path, who: str, where: str) -> str:
 
 
 def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file."""
+    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file of
+    ``size`` bytes; ``who``: the tensor, for the message."""
     location, offset, length = place
     if offset < 0 or length != expected or offset + length > size:
         message = f"{who} wants {length:,} bytes at {offset:,} of '{location}', which has {size:,}"

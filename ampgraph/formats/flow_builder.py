@@ -66,7 +66,8 @@ class FlowBuilder:
         return unit
 
     def boundary_unit(self, slot: str, low: bool, why: str) -> int:
-        """While a file is read: the unit of an input or output of the model, which is low where the user wants it."""
+        """While a file is read: the unit of an input or output of the model, which is ``low`` where the user wants it;
+        ``why`` it is float32 else."""
         if low:
             return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)
         return self.fixed_unit(slot, why)

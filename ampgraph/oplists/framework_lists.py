@@ -5,7 +5,7 @@ name = "PyTorch 2.13, torch.autocast"   # whose rules, as reports say it
 unlisted = "follows"                    # what becomes of operators in no class
 
 [classes.low]
-at = "low"                              # what becomes of its operators: low, float32, or a word for reports
+at = "low"                              # its operators: low, float32, follows, inside, or a word of the framework's
 about = "cast to the low type"
 source = "autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP"
 O1 = "float32"                          # optional: what another level does with it
@@ -57,7 +57,8 @@ class ListClass:
     levels: Mapping[str, str]
 
     def of(self, level: str) -> str:
-        """What a level does with the operators of a list's class: ``low``, ``float32``, or a word for reports."""
+        """What a level does with the operators of a list's class: ``low``, ``float32``, `FOLLOWS`, `INSIDE`, or another
+        word of the framework's own, which its policy knows."""
         return "float32" if level == "O0" else self.levels.get(level, self.at)
 
 

@@ -107,7 +107,8 @@ class Broken:
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
     def left_for(self, attributes: Mapping[str, object]) -> str:
-        """A target's table: the attribute by which a node is none of those that fail (`runs`, `mirrored`), or ""."""
+        """A target's table: the attribute whose value makes a node one of those that fail: one that `runs` does not
+        list, or `mirrored` and not symmetric; "" where the node runs."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored

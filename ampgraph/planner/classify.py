@@ -197,20 +197,18 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
 
 
 def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
-    """Why a slot cannot be low, whatever anybody says."""
+    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be.
+
+    ``unit``: that of the slot, which is a type variable (`T`), or an input's name with its type where the schema has
+    none (`scales:tensor(float)`); behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
     options, kind = facts.options, op.kind
-    held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
-    reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
-    given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
-    if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
+    if reason := _why_listed(options, op, slot):
+        # `core.plan` reads the reason out of this sentence in plans of format 1
         return Why("slot", f"{slot} of {kind} stays float32: {reason}", reason)
     if options.dtype not in unit.admits:
-        text, later = (
-            f"{kind}-{unit.version} does not admit {options.dtype} for {slot}",
-            freed_at(facts.flow, options, unit),
-        )
-        if later:
+        text = f"{kind}-{unit.version} does not admit {options.dtype} for {slot}"
+        if later := freed_at(facts.flow, options, unit):
             return Why("opset", f"{text}; opset {later} does")
         admits = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
         if admits:
@@ -224,6 +222,15 @@ def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
         later = freed_at(facts.flow, options, unit)
         return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None
+
+
+def _why_listed(options: Options, op: Op, slot: str) -> str:
+    """First verdicts: why lists hold a slot in float32; "" where they do not. Kernels of the target that want the slot
+    in the type of others outweigh that, unless it is a firm one."""
+    held = options.lists.float32_slots.get(op.role, {})
+    reason = held.get(slot) or held.get("input:" + slot.split(":")[0], "")
+    tied = any(slot in group for group in options.kernels.tied.get(op.kind, ()))
+    return "" if tied and slot not in options.lists.firm.get(op.role, ()) else reason
 
 
 def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:

@@ -77,7 +77,8 @@ class CutProblem(ABC):
         tensor that costs less to keep than to round; and units whose ``extra`` is negative."""
 
     def float32_units(self) -> set[int]:
-        """The free units that are float32 in the cheapest assignment: the fewest among equals."""
+        """The free units that are float32 in the cheapest assignment: the fewest among equals. To be asked once: the
+        flow that it sends uses the network up."""
         nets, units = self.drawing()
         for number in nets:
             self._add_net(number)
@@ -149,7 +150,7 @@ class Undecided(CutProblem):
         self._reads: dict[int, set[tuple[int, int]]] = {}
 
     def side(self, unit: int) -> int:
-        """The side of a unit; FREE for one that the cut decides."""
+        """The side of a unit, which stands for those tied to it (`Decisions.roots`); FREE where the cut decides."""
         return self._sides[unit]
 
     def extra(self, unit: int) -> int:

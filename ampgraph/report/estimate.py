@@ -130,7 +130,8 @@ class Speed(Data):
 
     @property
     def gain(self) -> str:
-        """The estimated gain in words where that is hardly anything, with the range over all devices."""
+        """The estimated gain in words where that is hardly anything (`idle`), with the range over all ``devices``, of
+        which there are none where ``reason`` says that nothing is to gain."""
         if not self.devices:
             return "no faster than float32"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)

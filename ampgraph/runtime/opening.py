@@ -69,7 +69,8 @@ def open_each(paths: Sequence[PathLike]) -> list[Opening]:
 
 
 def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
-    """Opens files one after the other in a child process; where it dies, the next goes on with the file behind."""
+    """Opens files one after the other in a child process; where it dies, the next goes on with the file behind. Raises
+    AmpError AMP504, with the file, where the child is ended for want of time or memory."""
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]

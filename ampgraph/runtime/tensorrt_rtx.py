@@ -255,11 +255,12 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
     """An operator that TensorRT's builder refuses, with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
-    return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
+    return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], refusal_text(words))
 
 
-def shown(words: str) -> str:
-    """TensorRT's words in one line, without what it always says where there is no GPU."""
+def refusal_text(words: str) -> str:
+    """TensorRT's words in one line: without the node, C++ function and error code in front, which a report says itself
+    or has no use for, and without the lines that it always writes where there is no GPU (`NOISE`)."""
     lines = [line for line in _WORDS.sub("", words).splitlines() if not any(noise in line for noise in NOISE)]
     return " ".join(" ".join(lines).split())
 

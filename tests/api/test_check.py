@@ -352,6 +352,32 @@ def test_rows_without_a_clear_class_say_little_of_others():
     assert len(agreement.held.errors) == 7 and agreement.held.worst > 1e-2
 
 
+@pytest.mark.parametrize(
+    ("kind", "there", "got", "outcome"),
+    [
+        ("probabilities", 0.02, 0.0215, "doubtful"),
+        ("probabilities", 0.9, 0.95, "missed"),
+        ("probabilities", 0.02, math.inf, "missed"),
+        ("numbers", 0.02, 0.0215, "missed"),
+    ],
+)
+def test_probabilities_of_what_is_not_there_are_doubted_not_missed(kind, there, got, outcome):
+    seen = Compared(own_metric(True, {"p": kind}), numbers_first=True)
+    for _ in range(6):
+        seen.add({"p": np.array([there, 0.01])}, {"p": np.array([got, 0.01])})
+    assert seen.verdict(1e-2, generated=True).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("usual", "far", "outcome"), [(1e-3, 5e-2, "ok"), (5e-2, 1e-3, "missed"), (1e-3, math.inf, "missed")]
+)
+def test_outputs_that_run_away_say_nothing_of_those_that_do_not(usual, far, outcome):
+    """Neither by their errors nor by their size, against which the others are measured; what is not finite counts."""
+    found = watched([usual, far, far] * 2, [1.0, 1e17, 1e6] * 2).verdict(1e-2, generated=True)
+    assert found.outcome == outcome
+    assert watched([5e-2] * 6, [1e6] * 6).verdict(1e-2, generated=True).missed  # as large in all: nothing runs away
+
+
 @pytest.mark.parametrize(("body", "near"), [("y = MatMul(p, w)", True), ("m = MatMul(p, e)  y = Add(m, w)", False)])
 def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there(path, tmp_path, body, near):
     weights = {"w": -5000 * np.eye(8, dtype=np.float32) * (1 if near else 4), "e": np.eye(8, dtype=np.float32)}
@@ -652,6 +678,9 @@ def watched(errors, sizes=None, generated=True, **others):
         ([4e-3] * 21 + [8e-3] * 3, "ok", 0),
         ([4e-3] * 20 + [8e-3] * 4, "doubtful", 0),  # close: real ones may miss
         ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
+        ([1.5e-2], "doubtful", 1),  # one alone, as there was no time for more
+        ([1.5e-2] * 2, "missed", 2),
+        ([5e-2], "missed", 1),
     ],
 )
 def test_generated_inputs(errors, outcome, exceeded):
@@ -674,12 +703,22 @@ def test_how_many_meet_the_error_is_said() -> None:
     assert "2 of 24 above it by far" in far and "1 of 24 above it, others close to it" in close
 
 
+def test_a_small_answer_that_misses_is_doubtful() -> None:
+    """Its error is no larger than that of others: real inputs have small answers as often."""
+    small = watched([1e-3] * 23 + [1.5e-2], [1.0] * 23 + [0.2]).verdict(1e-2, generated=True).finding
+    said = "relative L2 error 0.015 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it"
+    assert small == f"DOUBTFUL: {said}, where the answer is small"
+
+
 def test_what_samples_are_held_to():
     verdict = watched([7e-3] * 6).verdict(1e-2, generated=True)
     said = "DOUBTFUL: relative L2 error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it"
     assert verdict.finding == said and str(verdict).startswith(f"{said}; convert again with --data DIR")
     # more samples are wanted where the first come close
     for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert watched(errors).unsure(1e-2) == wanted
+    # and where about half miss, which may be by chance
+    for errors, wanted in ([1e-3] * 2 + [1.5e-2] * 4, True), ([1e-3] + [1.5e-2] * 5, False), ([math.inf] * 3, False):
         assert watched(errors).unsure(1e-2) == wanted
     # an output that says nothing is not judged
     mute = np.full(3, np.nan)

@@ -86,11 +86,15 @@ def test_what_is_no_fault(tmp_path: Path) -> None:
     assert asked(model, low, "cpu")[0].missed
 
 
-def test_what_is_not_the_models_fault_is_raised(tmp_path: Path) -> None:
+def test_what_is_not_the_models_fault_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = files(tmp_path)
     with pytest.raises(AmpError) as lacking:
         open_each([model, str(tmp_path / "gone.onnx")])
     assert lacking.value.code == "AMP101" and lacking.value.where == str(tmp_path / "gone.onnx")
+    monkeypatch.setattr(opening, "SECONDS", 0.0)
+    with pytest.raises(AmpError, match="AMP504.*ONNX Runtime does not open it: ") as late:
+        OPEN([model], optimised=True)
+    assert late.value.where == model
     with pytest.raises(AmpError) as full:
         opening._opening_of("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", model)
     assert full.value.code == "AMP504" and "out of memory" in full.value.message

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ampgraph
-from ampgraph.core.arguments import CHECKS
+from ampgraph.core.arguments import CHECKS, texts
 from ampgraph.core.recipe import OPTIONS
 from cli_helpers import MODELS
 
@@ -76,3 +76,12 @@ def test_fields(name: str) -> None:
             with pytest.raises(ampgraph.AmpError) as raised:
                 ampgraph.Recipe.of(**{name: value})  # type: ignore[arg-type]
             assert raised.value.hint
+
+
+def test_texts_that_can_be_read_once_are_left_to_who_needs_them() -> None:
+    given = iter(["op:Gemm", "op:Relu"])
+    texts("fp32", given)
+    assert list(given) == ["op:Gemm", "op:Relu"]
+    assert ampgraph.Recipe.of(fp32=(name for name in ("op:Gemm", "op:Relu"))).fp32 == ("op:Gemm", "op:Relu")
+    with pytest.raises(ampgraph.AmpError, match="fp32= is of type list, not texts"):
+        texts("fp32", ["op:Gemm", 3])

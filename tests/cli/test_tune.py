@@ -140,6 +140,23 @@ def test_time_left_is_told_on_a_terminal():
     assert re.search(r"run 1.*about \d+:\d\d left", captured.get())
 
 
+def test_a_line_of_the_report_stands_alone_beside_the_bar(capsys):
+    """The bar is taken down for it, and goes on."""
+    from rich.console import Console
+
+    from ampgraph.cli.terminal import TerminalDisplay, bars
+
+    screen = Console(force_terminal=True, width=120)
+    with screen.capture() as captured, bars(screen) as shown:
+        told = TerminalDisplay(shown)
+        told.part("run 1", 1, 168)
+        told.line("a line of the report")
+        assert shown.live.is_started and capsys.readouterr().out == "a line of the report\n"
+        told.part("run 2", 2, 168)
+        shown.refresh()
+    assert "a line" not in captured.get() and "run 2" in captured.get()
+
+
 def test_a_graph_without_nodes_is_told(amp, tmp_path):
     path = tmp_path / "empty.onnx"
     onnx.save(parse("empty () => () { }"), path)

@@ -174,9 +174,9 @@ def test_forced_weights() -> None:
     found = onnxruntime_float16.convert_float_to_float16(model, op_block_list=["MatMul"], force_fp16_initializers=True)
     onnx.checker.check_model(found, full_check=True)
     assert types(found)["w"] == TensorProto.FLOAT16
-    with pytest.warns(CompatWarning, match="'w' stays float32"):
+    with pytest.warns(CompatWarning, match="'w' stays float32") as seen:
         found = onnxruntime_float16.convert_float_to_float16(products([1e6]), force_fp16_initializers=True)
-    assert types(found)["w"] == TensorProto.FLOAT
+    assert types(found)["w"] == TensorProto.FLOAT and seen[0].filename == __file__
 
 
 @pytest.mark.parametrize(

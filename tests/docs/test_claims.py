@@ -221,7 +221,7 @@ def sizes_are_guessed_so() -> None:
 @claim("design", "else there are more, up to 24, as errors have long tails.")
 def a_check_runs_so_many() -> None:
     assert (check.GENERATED, check.MORE) == (6, 24)
-    assert (verdict.EIGHT, verdict.CLOSE, verdict.UNSURE) == (8, 0.6, 0.25)
+    assert (verdict.EIGHT, verdict.CLOSE, verdict.UNSURE, verdict.CLEAR) == (8, 0.6, 0.25, 0.75)
 
 
 @claim("faq", "`--level auto` never has more than O2")

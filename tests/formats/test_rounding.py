@@ -76,3 +76,15 @@ def test_what_has_no_neighbour_is_left_alone() -> None:
     rows = np.array([largest + 1, largest + 1, 0.25 * smallest, 0.0], np.float32)
     kept = with_sums_kept(rows, rows.astype(np.float16), 2)
     assert kept.tolist() == [largest, largest, 0.0, 0.0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e9])
+def test_a_row_with_a_number_that_is_not_finite_stays_as_it_was_rounded(number: float) -> None:
+    rows = np.random.default_rng(5).standard_normal((2, 64)).astype(np.float32) + np.float32(0.3)
+    rows[0, 7] = number
+    with np.errstate(over="ignore"):
+        plain = rows.astype(HALF)
+    kept = with_sums_kept(rows.reshape(-1), plain.reshape(-1), 64).reshape(rows.shape)
+    assert np.array_equal(kept[0].view(np.uint16), plain[0].view(np.uint16))
+    assert not np.array_equal(kept[1], plain[1])

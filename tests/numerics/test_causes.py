@@ -480,3 +480,16 @@ def test_memory_stays_bounded() -> None:
     result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 500, result.stdout
+
+
+def test_a_trace_leaves_sequences_out() -> None:
+    """What a sequence holds is compared where it comes out as a tensor again; a name that nobody has has no type."""
+    text = """g (float[4,4] x) => (float[4,4] y) {
+        a = MatMul (x, w)  s = SequenceConstruct (a, x)  c = ConcatFromSequence <axis = 0> (s)  y = MatMul (v, c) }"""
+    model = parse(text, w=np.eye(4, dtype=np.float32) / 3, v=np.full((4, 8), 0.1, np.float32), opset=17)
+    tracer = Tracer(model, ampgraph.convert(model, "O2", check="off"))
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)}
+    assert {"x", "a", "y"} <= tracer.dtypes.keys() and "s" not in tracer.dtypes
+    assert [tracer._dtype_of(side, "s") for side in (0, 1)] == ["", ""] and tracer._dtype_of(0, "nobody") == ""
+    assert tracer._dtype_of(0, "a") == "float32"
+    assert tracer.run(feeds, feeds)

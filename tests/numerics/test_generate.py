@@ -384,7 +384,9 @@ def test_states_are_those_that_the_model_reaches(state: str, after: str) -> None
         for feeds in fitted:
             assert np.array_equal(feeds[state], whole)
             whole = whole + feeds["x"]
-    assert [len(list(fitted.first(n))) for n in (1, 3)] == [1, 3]
+    for asked, given_out in ((1, 1), (3, 3), (9, 4), (0, 0)):
+        first = fitted.first(asked)
+        assert len(first) == len(list(first)) == len(list(first)) == given_out
 
 
 def test_states_whose_outputs_are_called_anything_are_paired_by_order() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnx_text
+from ampgraph.core.arrays import Array
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.strict.session import StrictSession, run_strict, strict_model
+from ampgraph.numerics.strict.session import StrictSession, _as_fed, run_strict, strict_model
 from ampgraph.runtime.onnxruntime_session import CRASHING
 from needs import needs_runtime
 
@@ -289,3 +292,88 @@ def test_a_mean_overflows_where_the_kernel_of_the_target_stores_its_sum() -> Non
     feeds = {"x": np.full((2, 1024), [[60], [70]], np.float16)}
     assert StrictSession(model, target="cuda").run(feeds)["y"].tolist() == [60, np.inf]
     assert StrictSession(model).run(feeds)["y"].tolist() == [60, 70]
+
+
+erf = np.vectorize(math.erf)
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "Erf": erf,
+    "Exp": np.exp,
+    "Gelu": lambda x: x / 2 * (1 + erf(x / np.sqrt(2))),
+    'Gelu <approximate = "tanh">': lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "HardSigmoid": lambda x: np.clip(0.2 * x + 0.5, 0, 1),
+    "HardSigmoid <alpha = 0.3, beta = 0.25>": lambda x: np.clip(0.3 * x + 0.25, 0, 1),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions_step_by_step_as_kernels_of_webgpu_compute_them(kind: str) -> None:
+    """Close to the function itself; and not as one operator rounded once gives it."""
+    model = parse(f"g (float16[321] x) => (float16[321] y) {{ y = {kind} (x) }}", opset=20)
+    x = np.linspace(-4, 4, 321).astype(np.float16)
+    y, whole = (np.asarray(StrictSession(model, target=to).run({"x": x})["y"]) for to in ("webgpu", ""))
+    exact = FUNCTIONS[kind](x.astype(np.float64))
+    assert y.dtype == np.float16 and (y != whole).any()
+    np.testing.assert_allclose(y.astype(np.float64), exact, rtol=2.0**-7, atol=2.0**-8)
+
+
+def test_what_a_session_is_fed_is_a_copy() -> None:
+    """ONNX Runtime may write over it: lists by element; float8 as the runtime's own, None and maps as they are."""
+    x = np.ones(3, np.float32)
+    for fed, low in (_as_fed(x, ""), np.float32), (_as_fed(x.astype(np.float16), "float16"), np.float32):
+        assert fed.dtype == low and fed.tolist() == [1, 1, 1] and not np.shares_memory(fed, x)
+    one, other = _as_fed([x, np.arange(2)], "")
+    assert not np.shares_memory(one, x) and other.dtype == np.int64
+    table = {"a": 1.0}
+    assert _as_fed(None, "float16") is None and _as_fed(table, "") is table
+    eighth = _as_fed(np.ones(3, ml_dtypes.float8_e4m3fn), "")
+    assert eighth.element_type() == TensorProto.FLOAT8E4M3FN and eighth.shape() == [3]
+
+
+def seen_by(target: str, text: str, x: Array, weights: dict[str, Any] | None = None) -> Array:
+    """The strict result of a model in float16."""
+    made = StrictSession(onnx_text.parse(text, weights or {}, opset=17), target=target).run({"x": x})["y"]
+    assert isinstance(made, np.ndarray) and made.dtype == np.float16
+    return made
+
+
+@pytest.mark.parametrize("size", [7, 14])
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "Softmax"])
+def test_rows_of_open_length_are_summed_as_those_of_known_length(kind: str, size: int) -> None:
+    x = np.random.default_rng(size).standard_normal((2, 4, size, size)).astype(np.float16)
+    known, ends = f"2,4,{size},{size}", "2,4,1,1" if kind == "GlobalAveragePool" else f"2,4,{size},{size}"
+    texts = [
+        f"g (float16[{given}] x) => (float16[{made}] y) {{ y = {kind} (x) }}"
+        for given, made in ((known, ends), ("N,4,A,B", "N,4,C,D"))
+    ]
+    one, other = (seen_by("webgpu", text, x) for text in texts)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(one.astype(np.float64), seen_by("", texts[0], x), rtol=2.0**-6, atol=2.0**-9)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "kernel", "made"),
+    [
+        ("pads = [1, 1, 1, 1]", (2, 8, 9, 9), (12, 8, 3, 3), (2, 12, 9, 9)),
+        ("group = 4", (2, 8, 9, 9), (12, 2, 3, 3), (2, 12, 7, 7)),
+        ("pads = [1, 1]", (2, 8, 20), (12, 8, 3), (2, 12, 20)),
+    ],
+)
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_a_norm_that_webgpu_takes_into_a_conv(
+    attributes: str, shape: tuple[int, ...], kernel: tuple[int, ...], made: tuple[int, ...], bias: str
+) -> None:
+    """Whatever the windows are: by rounding alone another result than that of both one after the other."""
+    given, gives = (",".join(map(str, sizes)) for sizes in (shape, made))
+    text = f"""g (float16[{given}] x) => (float16[{gives}] y) {{
+        c = Conv <{attributes}> (x, k{bias})  y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v) }}"""
+    draw = np.random.default_rng(3)
+    names = "bstmv" if bias else "stmv"
+    weights = {name: draw.standard_normal(12).astype(np.float16) for name in names}
+    weights |= {"v": np.abs(weights["v"]) + np.float16(0.1), "k": draw.standard_normal(kernel).astype(np.float16) / 4}
+    x = draw.standard_normal(shape).astype(np.float16)
+    taken, apart = (seen_by(target, text, x, weights) for target in ("webgpu", ""))
+    assert (taken != apart).any()
+    np.testing.assert_allclose(taken.astype(np.float64), apart.astype(np.float64), rtol=0.02, atol=0.06)

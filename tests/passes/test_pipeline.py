@@ -224,3 +224,5 @@ def test_a_dataflow_is_read_once_and_outlives_no_edit() -> None:
     with pytest.raises(StaleDataflow):
         graph.editor(first)
     assert len(graph.dataflow().ops) == 7
+    with pytest.raises(StaleDataflow):  # that of another graph, of the same model
+        graph.editor(OnnxGraph(ir.from_proto(given(BODIES["a given cast"]))).dataflow())

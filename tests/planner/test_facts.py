@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,11 +14,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
-from ampgraph.core.dataflow import StaleDataflow
+from ampgraph.core.dataflow import Dataflow, StaleDataflow
 from ampgraph.core.low_types import low_type
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
-from ampgraph.planner.facts.facts import Facts
+from ampgraph.planner.facts.facts import OF_FILE, Facts
 from ampgraph.planner.facts.values import UNKNOWN
 from ampgraph.planner.resolve import resolve
 from onnx_text import parse
@@ -83,6 +85,30 @@ def test_what_is_known_once() -> None:
     flow.expire()
     with pytest.raises(StaleDataflow):
         Facts.of(flow, options)
+
+
+def test_facts_of_other_options_are_what_fresh_ones_are() -> None:
+    """Whatever was asked before for whichever options: the facts that are handed on are of the file alone."""
+    assert all(isinstance(getattr(Facts, name), cached_property) for name in OF_FILE)
+    text = """g (float[2,4] x) => (float[2,4] y) { m = MatMul (x, w)  s = Softmax (m)  q = Mul (m, m)  r = Sqrt (q)
+        a = Add (s, r)  y = Div (a, k) }"""
+    model = parse(text, w=(4, 4), k=np.array(3, np.float32))
+    recipes = [Recipe(), Recipe(level="O3"), Recipe(target="cpu"), Recipe(dtype="bfloat16"), Recipe(fp32=("op:Mul",))]
+    names = sorted(name for name, kind in vars(Facts).items() if isinstance(kind, cached_property))
+
+    def asked(facts: Facts) -> list[str]:
+        known = [facts.values.of(value.id) for value in facts.flow.values]
+        return [repr(known), repr([facts.truths.of(value.id) for value in facts.flow.values])]
+
+    def flow() -> Dataflow:
+        return adapters.load(model)[0].dataflow("float16")
+
+    fresh = [asked(Facts.of(flow(), resolve(recipe, "ONNX"))) for recipe in recipes]
+    for order in permutations(range(len(recipes)), 3):
+        shared = flow()
+        for number in order:
+            facts = Facts.of(shared, resolve(recipes[number], "ONNX"))
+            assert asked(facts) == fresh[number] and [getattr(facts, name) is not None for name in names]
 
 
 @pytest.mark.parametrize(("dtype", "bits", "largest"), [("float16", 11, 65504.0), ("bfloat16", 8, 2.0**128 - 2.0**120)])

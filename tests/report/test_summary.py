@@ -15,7 +15,7 @@ from ampgraph.core.graph import Stored
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.report.estimate import UNKNOWN, DeviceSpeed, Speed
 from ampgraph.report.lines import shortened
-from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Rewritten, Summary, next_step
+from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Rewritten, SaidNote, Summary, next_step
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_counted() -> None:
     held = tuple(
         Pinned(f"rule{i}", "MatMul", 2, f"/layer/{i}/" + "n" * 300, "too large for it " * 30) for i in range(60)
     )
-    notes = tuple({"topic": f"topic{i}", "where": "", "text": "read this " * 60, "advice": False} for i in range(50))
+    notes = tuple(SaidNote(topic=f"topic{i}", where="", text="read this " * 60, advice=False) for i in range(50))
     counts = {"float32": 120, "float16": 3}
     reasons = {"float32": {one.rule: one.count for one in held}}
     summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, counts, 0, reasons,
@@ -138,6 +138,9 @@ def test_next_tells_what_the_check_and_the_estimate_leave_open() -> None:
         said = told(right, Speed((DeviceSpeed("A", low, high),)))
         assert f"by the estimate {words} than float32 ({low}" in said and ", else m.onnx; " in said
     assert "times its speed): keep m.onnx; " in told(right, Speed((DeviceSpeed("A", 1.0, 1.0),)), 4)
+    two = Speed((DeviceSpeed("A", 0.8, 0.9), DeviceSpeed("B", 0.5, 0.7)))
+    assert "by the estimate SLOWER than float32 (0.5 to 0.9 times its speed)" in told(right, two)
+    assert "by the estimate no faster than float32: " in told(right, Speed(reason="none to gain on an x86 CPU"))
     assert "estimate" not in told(right, Speed((DeviceSpeed("A", 1.1, 1.2),)))
 
 

@@ -17,7 +17,7 @@ import ampgraph
 from ampgraph.api.check_model import check_build
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime import tensorrt_rtx
-from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kernels, shown
+from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kernels, refusal_text
 from cli_helpers import process
 from onnx_text import parse
 from planner.support import dtype_of
@@ -70,7 +70,7 @@ def test_what_is_read_and_said() -> None:
         "Invalid Node - n\nITensor::getDimensions: Error Code 4: API Usage Error (types\n differ)\n"
         "[x.cpp::catch::250] Error Code 1: Cuda Runtime (cudaError 35: CUDA driver version is insufficient)"
     )
-    assert shown(said) == "API Usage Error (types differ)"
+    assert refusal_text(said) == "API Usage Error (types differ)"
 
 
 def test_environments_that_do_not_build() -> None:

@@ -435,6 +435,12 @@ def test_penalties_that_make_no_sense(text, told):
 
 
 def test_micro_batches_share_only_what_is_a_mean_over_samples():
+    means = [
+        GradientPenalty(of=of, output=output).of_samples
+        for of in ("parameters", "inputs", "x")
+        for output in (None, "score")
+    ]
+    assert means == [False, False, False, True, False, True]
     options: dict[str, Any] = {"loss": "loss", "optimizer": "sgd:lr=1", "level": "O0"}
     with pytest.raises(AmpError, match="AMP325.*penalty is of the whole batch"):
         Trainer(build_training_step(regression(), **options, penalty="power=1"), accumulate=2)

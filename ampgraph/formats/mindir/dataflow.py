@@ -162,7 +162,8 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
-        """What the result of a node stands for: a call's, a structural node's or an operator's."""
+        """What the result of a node stands for: a call's, a structural node's or an operator's. ``index``: the node's
+        in its graph."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)
@@ -226,7 +227,7 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """Adds the read that one value returned by a graph is."""
+        """Adds the read that one value returned by a graph is: ``item``, the output ``index``."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

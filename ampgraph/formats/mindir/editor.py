@@ -105,7 +105,8 @@ class Body:
         return maker is None or self._rank[id(maker)] < self._rank[id(place.node)]
 
     def number(self, number: int, word: str) -> str:
-        """The name of an integer constant, which is made at the top of the .mindir graph."""
+        """The name of an integer constant, which is made at the top of the .mindir graph; ``word``: what a new name
+        tells of it."""
         if number not in self._numbers:
             name = self.fresh(f"amp_{word}")
             node = self._numbers[number] = self.graph.node.add(name=name, op_type="Constant", output=[name])

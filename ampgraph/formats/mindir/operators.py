@@ -73,7 +73,8 @@ class MindirOperators(MindirMemory):
         return written
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
-        """Makes the unit of a slot and adds its reads; notes a slot that holds two types."""
+        """Makes the unit of a slot and adds its reads; notes a slot that holds two types. ``written``: whether
+        one of its values is a parameter that is written."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
@@ -279,7 +280,8 @@ class Functions(MindirOperators):
                 self._pass(op, part, where, [targets[number] for targets in wanted])
 
     def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
-        """Ties an argument to the formal of every function that may be called, so that both have one type."""
+        """Ties an argument, the value ``actual``, to the formal of every function that may be called (``targets``), so
+        that both have one type."""
         value = self.flow.values[actual]
         formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
         units = [formal.unit for formal in formals if formal.unit != NONE]
@@ -353,7 +355,7 @@ class Functions(MindirOperators):
                 self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
     def _compare(self, key: Key, inner: str, outer: str) -> None:
-        """Notes a result that a function returns as one type and a call reads as another."""
+        """Notes a result that a function returns as one type (``inner``) and a call reads as another (``outer``)."""
         conflict = f"'{key[0]}' returns {inner}, and is read as {outer}"
         if inner != outer and "number" not in (inner, outer):
             if conflict not in self.flow.conflicts:

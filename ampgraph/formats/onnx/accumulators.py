@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ...core.runnable import Sums
 from .formulas import by_formula
 from .low_nodes import LowNodes
-from .normalizers import NORMALIZERS, NormalizerNodes, folded
+from .normalizers import NORMALIZERS, NormalizerNodes, conv_with_norm
 from .products import PRODUCTS, SCAN, ProductNodes, knows
 from .reductions import REDUCTIONS, ReductionNodes
 
@@ -34,7 +34,8 @@ def computed_again(
     elif sums.folded is not None and knows(sums.folded.op.native, opset, sums.folded.shapes):
         nodes = (products := ProductNodes(opset, to, name, sums.fused))
         shapes = sums.folded.shapes
-        found = products.of(folded(nodes, sums.folded.op.native, node, len(shapes[1] or ()), dtype), dtype, shapes)
+        conv = conv_with_norm(nodes, sums.folded.op.native, node, len(shapes[1] or ()), dtype)
+        found = products.of(conv, dtype, shapes)
     elif sums.op.kind in NORMALIZERS:
         nodes = (normalizers := NormalizerNodes(opset, to, name, sums.fused))
         found = normalizers.of(node, dtype, sums.shapes[0]) if sums.stepwise and opset >= SCAN else None

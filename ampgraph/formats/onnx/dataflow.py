@@ -209,7 +209,8 @@ class OnnxReader(OnnxOperators):
                     self.flow.merge((unit, result.unit))
 
     def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
-        """Ties an argument of a call to the function's formal input, so that both have one type."""
+        """Ties the argument of a call at ``position`` to the function's formal input, ``native``, so that both have one
+        type. ``inner``: the names in the function."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
@@ -240,7 +241,8 @@ class OnnxReader(OnnxOperators):
         return unit
 
     def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
-        """Reads a body whose formal inputs are given."""
+        """Reads a body whose formal inputs are given, and which runs so many ``times`` each time that its operator
+        does."""
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}.{name}"
         body = self.enter(path, at.scope.id, at.op.id, "body", at.scope.times * times, graph, at.env)
         for position, native in enumerate(graph.inputs):

@@ -81,7 +81,7 @@ def change_weight(
 
 
 def drop_constant(value: ir.Value) -> None:
-    """Takes a constant out of the file that nothing reads any more."""
+    """Takes a constant out of the file if nothing reads it any more; any other value stays."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()
@@ -314,7 +314,7 @@ class OnnxGraphEditor(OnnxEditor):
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
     def put(self, value: Value, numbers: Array) -> None:
-        """Changes the numbers of a stored tensor, which keeps its type and shape."""
+        """Gives a stored tensor other numbers, with their type and shape. See `NodeEditor.put`."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -340,7 +340,7 @@ class OnnxGraphEditor(OnnxEditor):
         graph.insert_after(self.node(behind), node)
 
     def drop(self, value: Value) -> None:
-        """Takes a stored tensor away that nothing reads any more."""
+        """Takes a stored tensor away if nothing reads it any more. See `NodeEditor.drop`."""
         self._edited = True
         drop_constant(self.value(value))
 

@@ -66,7 +66,8 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
-    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known."""
+    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known.
+    ``version``: the opset of ``domain``; ``outputs``: how many it has."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:

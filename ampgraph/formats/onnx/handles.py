@@ -62,10 +62,13 @@ class Variants:
                 self.leader[scope.id] = self.leader.get(parent, True)
                 self._copies[scope.id] = self._copies.get(parent) or _FunctionCopy()
                 continue
-            self._function(scope, chosen, signature.get(scope.path))
+            self._choose_copy(scope, chosen, signature.get(scope.path))
 
-    def _function(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
-        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it."""
+    def _choose_copy(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
+        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it.
+
+        ``chosen``, which it adds to: copies by function and ``signature``. The first signature of a function keeps the
+        original. Only the first call of each copy is edited through (`leader`)."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)

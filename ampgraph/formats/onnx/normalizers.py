@@ -143,9 +143,12 @@ class NormalizerNodes(LowNodes):
         return self.do("ReduceMean", [value], axes=list(axes))
 
 
-def folded(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str) -> ir.Node:
+def conv_with_norm(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str) -> ir.Node:
     """A Conv with a BatchNormalization behind it taken into its weights, each step rounded to ``dtype``: what ONNX
-    Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). ``rank``: of the weights."""
+    Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). ``rank``: of the weights.
+
+    The Conv itself computes in float32: `ProductNodes.of` writes it anew as its kernel adds up. Epsilon is added in
+    float32, as ONNX Runtime does there, and rounded with the variance."""
     scale, shift, mean, variance = (step(nodes, value, dtype) for value in norm.inputs[1:5])
     root = nodes.do("Add", [variance.value, nodes.constant(np.array(attribute(norm, "epsilon", EPSILON), np.float32))])
     factor = scale / variance.made("Sqrt", variance.becomes(nodes.rounded(root, dtype)))

@@ -143,7 +143,7 @@ class OnnxValues(FlowBuilder):
             value.unit = self.boundary_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
-        """Adds the read that an output of the model is, with its unit."""
+        """Adds the read that the output ``index`` of the model is, with its unit."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
         unit = NONE
@@ -367,7 +367,8 @@ class OnnxOperators(OnnxValues):
     def _opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
-        """Reads an operator of unknown schema, or whose types are its own business: float32 in and out stays so."""
+        """Reads an operator of unknown schema (``found``: None), or whose types are its own business: float32 in and
+        out stays so, for the reason ``why``."""
         named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:

@@ -42,7 +42,7 @@ class ReductionNodes(LowNodes):
         ``node`` computes in float32; ``shape``: of its operand, where it is known; ``stepwise``: each step of the sum
         is rounded."""
         if stepwise and node.op_type in SUMMED and shape is not None:
-            rows = self._windows(node, shape) if node.op_type == "AveragePool" else self._places(node, shape)
+            rows = self._windows(node, shape) if node.op_type == "AveragePool" else self._rows(node, shape)
             if rows is not None:
                 return self._stepwise(node, dtype, *rows)
         if node.op_type in MEANS:
@@ -52,7 +52,8 @@ class ReductionNodes(LowNodes):
     # -- each step rounded --------------------------------------------------------------------------------------------
 
     def _stepwise(self, node: ir.Node, dtype: str, rows: ir.Value, count: int, lanes: int) -> ir.Value:
-        """``rows``: [results, elements]; ``count``: of the elements, 0 where it is open."""
+        """A reduction of which each step is rounded. ``rows``: [results, elements]; ``count``: of the elements, 0 where
+        it is open; ``lanes``: into how many sums a row is divided at first."""
         before = SUMMED[node.op_type]
         if before:
             rows = self.rounded(self.do(before, [rows] * (2 if before == "Mul" else 1)), dtype)
@@ -65,7 +66,7 @@ class ReductionNodes(LowNodes):
         return self.do("Sqrt", [total]) if node.op_type == "ReduceL2" else total
 
     def _lanes(self, rows: ir.Value, count: int, lanes: int, pool: bool, dtype: str) -> ir.Value:
-        """The sum of each lane: [results, lanes]; a pool of few places has one."""
+        """The sum of each lane: [results, lanes]; a ``pool`` of fewer places than lanes has one."""
 
         def turn(inner: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
             return [inner.rounded(inner.do("Add", [totals[0], slices[0]]), dtype)]
@@ -107,20 +108,20 @@ class ReductionNodes(LowNodes):
 
     # -- rows: [results, elements] -------------------------------------------------------------------------------------
 
-    def _places(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
-        """What is reduced as rows, with the number of elements, 0 where it is open, and of lanes; None where it is not
-        known what is reduced."""
+    def _rows(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
+        """What is reduced as rows, with the number of elements, 0 where it is open, and of lanes. None where it is not
+        known what is reduced, or before opset 11 (`OPEN_ROWS`) how much."""
         pool = node.op_type in POOLS
         axes = list(range(2, len(shape))) if pool else _axes(node, len(shape))
         if not axes:
             return None
         sizes = [n if isinstance(n, int) and n > 0 else 0 for n in (shape[axis] for axis in axes)]
         kept = [axis for axis in range(len(shape)) if axis not in axes]
-        moved = self.do("Transpose", [node.inputs[0]], perm=[*kept, *axes])
         lanes = LANES_OF_POOLS if pool else LANES_OF_ONE if all(shape[a] == 1 for a in kept) else LANES
         count = int(np.prod(sizes))
         if not count and self.opset < OPEN_ROWS:
             return None
+        moved = self.do("Transpose", [node.inputs[0]], perm=[*kept, *axes])
         return self.do("Flatten", [moved], axis=len(kept)), count, lanes
 
     def _windows(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:

@@ -241,7 +241,8 @@ def _align_opsets(model: ModelProto) -> None:
 
 
 def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
-    """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
+    """Whether all standard operators of a function are the same version in both opsets, ``ours`` and ``theirs``, so
+    that it can be inlined."""
     kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
     return all(same_version(kind, ours, theirs) for kind in kinds)
 

@@ -83,14 +83,14 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 def same_version(op_type: str, ours: int, theirs: int) -> bool:
-    """Whether an ai.onnx operator that exists in both opsets is the same version of it."""
+    """Whether an ai.onnx operator that exists in both opsets, ``ours`` and ``theirs``, is the same version of it."""
     mine, others = schema("", op_type, ours), schema("", op_type, theirs)
     return mine is not None and others is not None and mine.since_version == others.since_version
 
 
 @functools.cache
 def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
-    """The first later opset at which ``slot`` of an ai.onnx operator admits ``low``; 0 when there is none."""
+    """The first opset after ``opset`` at which ``slot`` of an ai.onnx operator admits ``low``; 0 when there is none."""
     wanted = ("", low)
     for version in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
         later = schema("", op_type, version)

@@ -28,10 +28,12 @@ from .weights import dims, flat, size, stored
 
 
 class Originals:
-    """Those of a reference, by name; what a conversion has renamed, by its numbers."""
+    """The float32 tensors of a reference, from which low ones were rounded: by name, or by their numbers where a
+    conversion has renamed them."""
 
     def __init__(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
-        """``tensors``: the reference's in float32, by name; those beside the file are never taken."""
+        """``tensors``: the reference's in float32, by name. Those in data files are left out: `of` finds
+        none of them."""
         self._tensors = {name: t for name, t in tensors.items() if not isinstance(t, ir.ExternalTensor)}
         self._by_size: dict[int, list[ir.TensorProtocol]] = {}
         for tensor in self._tensors.values():

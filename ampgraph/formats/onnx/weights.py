@@ -281,8 +281,9 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 
 class NormTensor(RoundedTensor):
-    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself; ``place``:
-    which of them."""
+    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself, of which a
+    norm's parameters have neither floor nor factor; ``place``: 0 the scale, 1 the bias, 2 the mean, 3 the variance;
+    ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
@@ -300,14 +301,14 @@ class NormTensor(RoundedTensor):
 
 class ChannelsTensor(RoundedTensor):
     """The stored operand of a product of which each row makes a channel: a row's elements are rounded together, so that
-    they keep their sum."""
+    they keep their sum. ``plain``: the same rounded by itself; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
     def whole(self) -> Array:
-        """All its elements; rows that are not finite are rounded one by one."""
+        """All its elements; a row with a number that is not finite is plainly rounded."""
         plain, exact = super().whole(), flat(self.source)
         if not plain.size:
             return plain

@@ -201,7 +201,8 @@ class NodeWriter:
 
 
 class _EncodedNames(dict[ir.Value | None, bytes]):
-    """Names of values as inputs of nodes: one is written where it is made, and again wherever it is read."""
+    """The ``input`` field of nodes by the value that is read, encoded once: `NodeWriter.written` enters what nodes
+    make; graph inputs, initializers and None, an operand that is left away, are entered when first read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
         text = self[value] = text_bytes(INPUT, (value.name or "") if value is not None else "")
@@ -282,11 +283,12 @@ class InfoWriter:
 
 
 class _ValueInfos(InfoWriter):
-    """What the file says of values. Shapes are looked at once each: stored tensors have few, and they are frozen."""
+    """What the file says of values. A shape is looked at once: many values share one, and none changes while the
+    file is written."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._plain: dict[int, tuple[int, ...] | None] = {}
+        self._plain: dict[int, tuple[int, ...] | None] = {}  # by `id` of a shape, which the model keeps; see _numbers
         self.results: list[bytes] = []
 
     def result(self, value: ir.Value, named: bytes) -> None:

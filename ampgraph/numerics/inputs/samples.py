@@ -117,7 +117,8 @@ class Samples:
         return resized(learnt)[0]
 
     def first(self, number: int) -> Samples:
-        """The first so many."""
+        """The first ``number`` samples, or all if there are fewer. To be asked after `fitted`, which may make all
+        samples anew."""
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
     def within(self, number: int, seconds: float) -> Samples:

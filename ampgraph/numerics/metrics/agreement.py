@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ At a tolerance of 1e-2 that allows 1e-3 of the scale, float16's step there (2^-1
 is not asked to be nearer to zero, in the one sample where it nearly vanishes, than float16 knows numbers of
 its size. The scale is the median over the samples of their root mean squares, which no single large sample moves.
 """
+Told = TypeVar("Told")
 ENOUGH = 0.25  # of the samples: so many that are decided tell of the others
 
 
@@ -34,7 +36,9 @@ class Judged:
     Attributes:
         sort: what the output was taken for.
         scaled: whether the output's scale over the samples is a floor as well.
-        undecided: whether it is probabilities without a clear class in any row.
+        undecided: whether it says nothing of others: probabilities without a clear class in any row, or numbers that
+            run away.
+        absent: whether it is probabilities of things of which none is there.
         paired: rows that have a partner, of how many on both sides together; None where rows are not paired.
     """
 
@@ -44,11 +48,12 @@ class Judged:
     sort: str = ""
     scaled: bool = False
     undecided: bool = False
+    absent: bool = False
     paired: tuple[int, int] | None = None
 
     def error(self, scale: float = 0.0) -> float:
-        """The error of one output of one sample: the difference over its size, or over the output's ``scale`` where
-        that is larger."""
+        """The error of one output of one sample: ``off`` over the largest of ``size``, ``least`` and, where it is
+        ``scaled``, `SCALE_SHARE` of the output's ``scale``. Infinite for a difference where all three are 0."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
 
@@ -314,15 +319,16 @@ class Agreement(Spread):
 
     def counting(self) -> list[float]:
         """Errors of the samples that say something: a reference of nothing but infinities does not."""
-        return self._informative(self.errors)
+        return self.informative(self.errors)
 
-    def _informative(self, errors: list[float]) -> list[float]:
+    def informative(self, numbers: list[Told]) -> list[Told]:
         """Those of samples whose reference says something, all if none does. Undecided ones do not where enough others
         do."""
-        heard = [i for i in range(len(errors)) if i not in self.silent]
+        silent = self.silent
+        heard = [i for i in range(len(numbers)) if i not in silent]
         decided = [i for i in heard if not (i < len(self.judged) and self.judged[i].undecided)]
         kept = decided if len(decided) >= ENOUGH * len(heard) else heard
-        return [errors[i] for i in kept] or errors
+        return [numbers[i] for i in kept] or numbers
 
     @property
     def judged_errors(self) -> list[float]:
@@ -350,19 +356,20 @@ class Agreement(Spread):
     def scale(self) -> float:
         """The output's scale by the metric: the median over the samples that have something to compare."""
         both = zip(self.judged, self.parts, strict=False)
-        sizes = [judged.size for judged, part in both if part.compared and math.isfinite(judged.size)]
+        told = self.informative([judged.size if part.compared else math.inf for judged, part in both])
+        sizes = [size for size in told if math.isfinite(size)]
         return float(median(sizes)) if sizes else 0.0
 
     @property
     def held(self) -> Scores:
         """The spread of `held_errors`, which decides whether the tolerance is met."""
-        return replace(self.scores, errors=self._informative(self.held_errors))
+        return replace(self.scores, errors=self.informative(self.held_errors))
 
     @property
     def scores(self) -> Scores:
         """The errors by the metric."""
         sort = self.judged[0].sort if self.judged else "numbers" if self.floating else "integers"
-        return Scores(sort, self._informative(self.judged_errors), self.over_all)
+        return Scores(sort, self.informative(self.judged_errors), self.over_all)
 
     @property
     def paired(self) -> tuple[int, int] | None:

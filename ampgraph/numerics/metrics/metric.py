@@ -48,12 +48,20 @@ A model is sure of what it was trained for: of its own inputs few rows are undec
 there any change of the scores, multiplied by p (1 - p), is one of the result. Over four readers of text, of which the
 numbers were taken, rows above 0.9 had a fifth to a twentieth of the whole's error, on real inputs and generated ones.
 """
+AWAY = 65504.0
+"""The root mean square beyond which an output has run away: on generated inputs that the model was not made for, where
+others stay within float16."""
+THERE = 0.5
+"""The least probability of what is there. Where none is, what a sigmoid makes is as far off as its argument is, in
+numbers and not in digits: that says little of samples that have something to find."""
 TOKENS = "tokens"
 
 
-def own_metric(generated: bool) -> Metric:
-    """The check's own: relative L2; of generated samples, in which an output may nearly vanish, against its scale."""
-    return Metric(NUMBERS if generated else "l2", {})
+def own_metric(generated: bool, roles: Mapping[str, str] | None = None) -> Metric:
+    """The check's own: relative L2; of generated samples, in which an output may nearly vanish, against its scale.
+
+    ``roles``: as for `metric_of`."""
+    return Metric(NUMBERS if generated else "l2", roles or {})
 
 
 def metric_of(given: str | Function | None, roles: Mapping[str, str] | None = None) -> Metric:
@@ -106,7 +114,8 @@ class Metric:
                 sort = (
                     self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort_of(name, found, want))
                 )
-                judged[name] = _judged_as(sort, found, want, got)
+                absent = sort == NUMBERS and self.roles.get(name) == PROBABILITIES and _absent(want)
+                judged[name] = replace(_judged_as(sort, found, want, got), absent=absent)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
             raise AmpError("AMP312", f"no output has {NEEDS[self.name]} for metric {self.name}", hint=hint)
@@ -172,6 +181,7 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
     if sort in ("logits", LOGARITHMS, PROBABILITIES):
         return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
     off, undecided = _off_where_decided(found, want, got) if sort == NUMBERS else (found.off, False)
+    undecided |= sort == NUMBERS and found.size > AWAY
     return Judged(off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS, undecided=undecided)
 
 
@@ -231,6 +241,11 @@ def _within_one(value: Result) -> bool:
     """For a metric: whether all numbers of an output are from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
+
+
+def _absent(value: Result) -> bool:
+    """For a metric: whether an output holds probabilities that are all below what something that is there has."""
+    return _within_one(value) and float(np.asarray(value).max()) < THERE
 
 
 def _sums_to_one(value: Result) -> bool:

@@ -21,12 +21,15 @@ from .parts import PART
 # On the user's samples the 90th percentile decides, or the mean of shares. Generated inputs are no real ones, and
 # models are less sure of themselves on them: it takes half of the samples to miss. Where fewer do, no more is known:
 # doubtful is where more than one of eight miss (of eight of the user's the worst decides), those that miss by far
-# counting double, or where more than one of eight come close: real inputs of trained models gave up to twice the error.
+# counting double, or one whose answer is small beside the others' (real inputs have small answers as often), or where
+# more than one of eight come close: real inputs of trained models gave up to twice the error.
 FAR = 2  # how many times the tolerance is missed by far
 SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
 CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
+SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
+CLEAR = 0.75  # of generated samples: where fewer miss, more of them may still be right by half
 GIVE_DATA = "give --data"
 
 
@@ -135,7 +138,7 @@ class Compared:
         if not scored:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
         missed = [output for output in scored if _missed(output, tolerance, lenient)]
-        doubted = [output for output in scored if lenient and _doubtful(output.held.errors, tolerance)]
+        doubted = [output for output in scored if lenient and _doubtful(output, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
         def size(output: Agreement, largest: bool) -> float:
@@ -149,7 +152,7 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
-            relative=self.numbers_first, worst=times * worst.held.worst,
+            relative=self.numbers_first, worst=times * worst.held.worst, small=_misses_small(worst, tolerance),
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -157,9 +160,13 @@ class Compared:
         return [each.name for each in self.outputs if 2 * len(each.silent) > len(each.parts)]
 
     def unsure(self, tolerance: float) -> bool:
-        """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
+        """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close.
+
+        Who stops as soon as half of them miss stops at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
-        return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
+        if verdict.missed:
+            return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
+        return verdict.error is not None and verdict.error > UNSURE * tolerance
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
@@ -181,14 +188,24 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
     needed = len(errors) / 2 if len(errors) >= SIX else max(len(errors), 1)
-    return sum(error > tolerance for error in errors) >= needed
+    limit = FAR * tolerance if len(errors) == 1 else tolerance  # one alone is no half of others
+    found = zip(errors, output.informative([each.absent for each in output.judged]), strict=True)
+    return sum(error > limit and not absent for error, absent in found) >= needed
 
 
-def _doubtful(errors: list[float], tolerance: float) -> bool:
+def _doubtful(output: Agreement, tolerance: float) -> bool:
     """For the verdict of the check: whether so many samples miss, or come so close, that one of the user's may miss."""
+    errors = output.held.errors
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
-    return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+    many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+    return many or (len(errors) == 1 and missing > 0) or _misses_small(output, tolerance)
+
+
+def _misses_small(output: Agreement, tolerance: float) -> bool:
+    """For the verdict of the check: whether a sample misses in which the output is small beside the other samples'."""
+    small, samples = SMALL * output.scale, zip(output.held_errors, output.judged, strict=False)
+    return any(e > tolerance and one.size < small and not (one.undecided or one.absent) for e, one in samples)
 
 
 # -- what a reference gave, for runs of several models beside it ------------------------------------------------------

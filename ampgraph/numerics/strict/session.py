@@ -97,7 +97,7 @@ class StrictSession:
         needed = {name for name in self.required if self._types[name][0] != "optional"}
         ports = {name: port for name, port in self.inputs.items() if name in needed or name in feeds}
         checked = check_feeds(ports, feeds, set())
-        raised = {name: _to_float32(checked[name], self._low(name)) for name in checked}
+        raised = {name: _as_fed(checked[name], self._low(name)) for name in checked}
         try:
             results = self._session.run(wanted, raised)
         except Exception as error:
@@ -123,12 +123,13 @@ def _checked_port(port: Port) -> Port:
     return port if known else Port(port.name, "", port.shape)
 
 
-def _to_float32(value: Any, low: str) -> Any:
-    """What a strict run is fed as its session takes it."""
+def _as_fed(value: Any, low: str) -> Any:
+    """What a strict run is fed as its session takes it: an array copied, in float32 where the port has a ``low`` type
+    ("" for none), float8 and the like as an `OrtValue`; lists element by element; None and maps as they are."""
     if value is None or isinstance(value, Mapping):
         return value
     if isinstance(value, (list, tuple)):
-        return [_to_float32(v, low) for v in value]
+        return [_as_fed(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
         return _as_bytes(array)

@@ -216,7 +216,7 @@ class _UnitNames:
         """Patterns for a node to blame, and those that move data to it."""
         outer = [self._place(each) for each in (unit, *unit.moves)]
         named = [pattern for i in outer if i is not None for pattern in self.inquest.patterns(i)]
-        return named or self._inner(unit)
+        return named or self._untraced(unit)
 
     def suspect(self, unit: Switched, error: float, found: Attribution) -> Suspect:
         """The finding on a node to blame, which makes an error if it is low alone."""
@@ -226,17 +226,20 @@ class _UnitNames:
             moves = [maker[move.outputs[0]] for move in unit.moves if move.outputs[0] in maker]
             told = self.inquest.magnified(i)
             return self.inquest.suspect(i, f"{why}, {told}" if told else why, [i, *moves])
-        label, patterns = unit.node or next(iter(unit.outputs), unit.kind), tuple(dict.fromkeys(self._inner(unit)))
+        label, patterns = unit.node or next(iter(unit.outputs), unit.kind), tuple(dict.fromkeys(self._untraced(unit)))
         return Suspect(label, unit.kind, "", "/".join(unit.inside), self.inquest.low_type, (), (), why, patterns)
 
     def _place(self, unit: Switched) -> int | None:
         """The traced node that a switch of the strict model is for, None for one within a body."""
         return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
 
-    def _inner(self, unit: Switched) -> list[str]:
-        """Patterns for a node to blame by the names that the reference has for it and its moves."""
+    def _untraced(self, unit: Switched) -> list[str]:
+        """Patterns for a node to blame, where a trace does not know it, by the names that the reference has for it and
+        its moves."""
         found = []
         for each in (unit, *unit.moves):
-            named = (self.inquest.tracer.named(output) for output in each.outputs)
-            found += [pattern_for(name, value) for name, value in itertools.islice(filter(lambda n: n[1], named), 1)]
+            named = map(self.inquest.tracer.named, each.outputs)
+            name, value = next((one for one in named if one[1]), ("", ""))  # the first output that the reference has
+            if value:
+                found.append(pattern_for(name, value))
         return found

@@ -161,8 +161,8 @@ class Tracer:
         self._writers = {flows[0].values[v].name: op for op in flows[0].ops for v in op.outputs if v != NONE}
         self.origins = {out: site for site in ours for out in site.outputs if out}
         self.inputs = tuple(value.name for value in self._flat[1].declared()[0])
-        made = [out for site in self.sites for out in site.outputs if self._tensor(1, out) in FLOATS]
-        self.dtypes = {n: self._tensor(1, n) for n in (*self.inputs, *made) if self._tensor(1, n) in FLOATS}
+        made = [out for site in self.sites for out in site.outputs if self._dtype_of(1, out) in FLOATS]
+        self.dtypes = {n: self._dtype_of(1, n) for n in (*self.inputs, *made) if self._dtype_of(1, n) in FLOATS}
         self.twins = self._paired()
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
@@ -235,7 +235,7 @@ class Tracer:
         """The reference's value for each value of the model: of the same name, or the one before Casts that were
         added."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
-        twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
+        twins = {n: n for n in self.dtypes if n in known and self._dtype_of(0, n) in FLOATS}
         for site in self.sites:
             if site.kind == "Cast" and site.outputs[0] in self.dtypes and site.inputs[0] in twins:
                 twins.setdefault(site.outputs[0], twins[site.inputs[0]])
@@ -244,8 +244,9 @@ class Tracer:
                 twins.setdefault(site.inputs[0], twins[site.outputs[0]])
         return twins
 
-    def _tensor(self, side: int, name: str) -> str:
-        """The element type of a value of the main graph that is a tensor."""
+    def _dtype_of(self, side: int, name: str) -> str:
+        """The element type of a tensor of the main graph; "" for a container and for a name that ``side`` (0 the
+        reference, 1 the model) does not have."""
         value = self._values[side].get(name)
         return "" if value is None or value.container else value.dtype
 
@@ -260,7 +261,7 @@ class Tracer:
     def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
-        low = {name for name in feeds if strict and self._tensor(side, name) in LOW}
+        low = {name for name in feeds if strict and self._dtype_of(side, name) in LOW}
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
     def _op(self, side: int, outputs: Iterable[str]) -> Op | None:

@@ -19,7 +19,7 @@ from .squares import Squares
 from .values import Extent, Values
 
 OF_FILE = frozenset({"crossings", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
-"""Facts that neither a level nor kernels change, nor, but for values, what was measured."""
+"""Names of facts that neither a level nor kernels change, nor, but for values, what was measured."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Facts:
 
     @staticmethod
     def of(flow: Dataflow, options: Options) -> Facts:
-        """The facts of a dataflow, built once for these options as long as the model is not edited."""
+        """The facts of a dataflow, built once for these options as long as the model is not edited. What those for
+        other options have computed is taken over where these options do not change it."""
         known: list[Facts] = flow.memo.setdefault(Facts, [])
         found = next((facts for facts in known if facts.options is options), None)
         if found is None:

@@ -343,7 +343,8 @@ Cell = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=1024)
 def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
-    """What the owners of a MindSpore cell's parameters look like."""
+    """What the owners of a MindSpore cell's parameters look like. Names are not compared, as cells of one class may
+    have the scope of the first: a number stands for any number, another name for any other."""
     parts = [r"(?:^|(?<=\.))" if cells else "^"]
     for name, kind in cells:
         if kind in containers:
@@ -379,18 +380,20 @@ def _is_inside(cells: Cell, home: Cell) -> bool:
 
 
 def paths(cells: Cell, containers: Set[str]) -> set[str]:
-    """What the names of a MindSpore cell's own parameters begin with: with its lists, or without them."""
+    """What the names of a MindSpore cell's own parameters begin with: with its lists (cells of a class among
+    ``containers``), or without them, as `blocks.0` and `0`."""
     return {".".join(name for name, kind in cells if kind not in left_out) for left_out in (containers, frozenset())}
 
 
 def is_of(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner``, which has a parameter, is the last one of MindSpore's ``cells``."""
+    """Whether ``owner`` (the path before a parameter's name, `blocks.0.norm`) is the last one of MindSpore's ``cells``
+    (name and class of each, the outermost first). A path may leave out cells of a class among ``containers``."""
     return _owner_pattern(cells, containers, "$").search(_owner_prefix(owner)) is not None
 
 
 def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner``, which has a parameter, is the last one of MindSpore's ``cells`` or inside it; else it handed
-    the parameter down."""
+    """Whether ``owner``, as of `is_of`, is the last one of MindSpore's ``cells`` or inside that one. If not, the
+    parameter is one of an outer cell, which handed it to an inner one as an argument."""
     return _owner_pattern(cells, containers, "").search(_owner_prefix(owner)) is not None
 
 

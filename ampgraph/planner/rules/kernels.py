@@ -65,13 +65,15 @@ def _is_taken(facts: Facts, op: Op) -> bool:
 
 
 def _behind_cast(facts: Facts, op: Op) -> Iterator[Hold]:
-    """Holds what computes the data of a float32 operator that fails behind a Cast, with what moves it there."""
+    """Holds in float32 what computes the data of a float32 operator that fails behind a Cast, and the operators in
+    between that only move or join it: a low one of either would put a Cast in front."""
     traits = facts.traits
     moves = traits.operators("moves", "nothing_in_inference")
 
     def further(op: Op) -> list[int]:
-        joined = [v for place, v in enumerate(op.inputs) if traits.at(op.role, "joins", place)]
-        return joined or [*op.inputs[:1]] if joined or op.role in moves else []
+        if joined := [v for place, v in enumerate(op.inputs) if traits.at(op.role, "joins", place)]:
+            return joined
+        return list(op.inputs[:1]) if op.role in moves else []
 
     why = f"makes what {op.kind} reads, which fails behind a Cast: {facts.options.kernels.behind_cast[op.kind]}"
     for writer in upstream(facts.flow, op.inputs[:1], further):

@@ -35,7 +35,7 @@ class Bias(RewriteRule):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the product reads: its operands before the constant became its bias."""
+        """What the product reads: its operands before the constant became its bias, as plans of format 1 list them."""
         return self.read
 
     @classmethod

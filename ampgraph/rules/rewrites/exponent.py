@@ -208,7 +208,7 @@ def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
     """Rewrite `exponent`: the p of an operator that computes x^p, from its exponent or its kind; None for any other."""
     if known.has(op.role, "roots"):
         return 0.5
-    if known.has(op.role, "divides") and len(op.inputs) == 1:
+    if known.has(op.role, "divides") and len(op.inputs) == 1:  # Reciprocal
         return -1.0
     places = known.positions(op.role, "powers")
     return flow.scalar(op.inputs[places[0]]) if places else None

@@ -89,7 +89,7 @@ def parameter_names(model: ir.Model) -> list[str]:
     named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
         return named
-    data = _raw_data(model.graph)
+    data = _untrained_data(model.graph)
     return [name for name, value in stored.items() if _is_parameter(value, data)]
 
 
@@ -128,8 +128,9 @@ def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
             yield node, index
 
 
-def _raw_data(graph: ir.Graph) -> set[ir.Value]:
-    """What trains: graph inputs, and what is made of them by views, shifts and divisions: still raw data."""
+def _untrained_data(graph: ir.Graph) -> set[ir.Value]:
+    """What does not train: graph inputs, and what is made of them by views, and by shifts and divisions by stored
+    numbers alone: still raw data."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")

@@ -205,7 +205,8 @@ class Term:
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
         """The result of a node that reads ``operands`` in their order; numbers become constants of this term's type.
-        This term is no operand unless it is among them."""
+        This term is no operand unless it is among them. The result counts as of this term's type, a comparison's too:
+        so numbers that it chooses between (`where`) have that type."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return Term(self.b, self.b.op(kind, *given, **attributes), self.dtype)
 
@@ -288,7 +289,8 @@ class Builder(NodeBuilder):
         self.placed: dict[ir.Value, Placed] = {}  # gradients of pieces that were cut out along one axis
 
     def terms(self, *values: ir.Value | None) -> list[Term]:
-        """Values to compute with, those that there are; numbers beside them have the type of the first one."""
+        """Values to compute with, without those that are None, so that what follows one moves up; numbers beside them
+        have the type of the first one."""
         given = [value for value in values if value is not None]
         return [Term(self, value, given[0]) for value in given]
 

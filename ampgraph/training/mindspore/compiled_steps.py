@@ -60,7 +60,8 @@ def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, s
 
 
 def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
-    """(scale, inputs) -> (loss, finite); ``skips`` leaves out a step that is not finite."""
+    """A compiled training step (scale, inputs) -> (loss, finite), whose ``optimizer`` moves the parameters; ``skips``
+    leaves that out where a gradient is not finite."""
     all_finite, unscaled = ms.amp.all_finite, _unscaled(ms)
 
     def step(scale, *inputs):

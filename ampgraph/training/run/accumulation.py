@@ -138,7 +138,8 @@ class AccumulatingBinding(Binding):
     def _part(
         self, batch: Mapping[str, Array], state: Mapping[str, Held], into: FlatBuffer
     ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
-        """The loss of a micro-batch, and by their names its new running statistics; its gradients go into a buffer."""
+        """The loss of a micro-batch, and its new running statistics by the names that the gradients' graph gives them
+        (values of `CutStep.moved`); its gradients go ``into`` a buffer. ``state``: what the graph reads, by name."""
         binding, fed = self._of_gradients, {name: device_value(array, "cpu") for name, array in batch.items()}
         for name, value in (*fed.items(), *((e.name, state[e.name]) for e in self._cut.gradients.layout.states)):
             bind_given(binding, name, value)
@@ -149,7 +150,7 @@ class AccumulatingBinding(Binding):
             binding.bind_output(name, self.memory)
         _run_bound(self._gradients, binding, self.device)
         value = import_onnxruntime().OrtValue
-        loss, *made = map(value, binding.get_outputs_as_ortvaluevector())
+        loss, *made = map(value, binding.get_outputs_as_ortvaluevector())  # in the order in which they were bound
         return loss, dict(zip(self._cut.moved.values(), made[len(into.parts) :], strict=True))
 
 

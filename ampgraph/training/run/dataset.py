@@ -110,7 +110,7 @@ class Drawn(Mapping[str, Array]):
         return self._whole[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._data.arrays)
+        return iter(self._data.arrays)  # `prepare` keeps the names
 
     def __len__(self) -> int:
         return len(self._data.arrays)

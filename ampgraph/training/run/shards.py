@@ -106,7 +106,8 @@ def _borders(units: Sequence[_ShardUnit], sizes: Mapping[str, int], ranks: int) 
 
 
 def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
-    """The update of one rank's part; its model is changed. What is divided is vectors there."""
+    """Cuts an update graph, in place, to what one rank updates. State that is divided among ranks (`Shares.divided`) is
+    a flat vector in it, a `StateTensor` without shape."""
     layout, graph = update.layout, update.model.graph
     away = plan.away(rank)
     _slice_update(update, plan, rank)

@@ -184,8 +184,8 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
 
 
 def _to_port_type(port: Port, value: object) -> object:
-    """A training step's inputs: smaller integers as int64 and float64 as float32, the types that numpy makes; other
-    types stay what they are."""
+    """A training step's inputs: other integers as int64 and float64 or float16 as float32, where ``port`` takes that;
+    anything else stays what it is. Raises AmpError AMP503 for finite numbers beyond float32."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
         return array.astype(np.int64)

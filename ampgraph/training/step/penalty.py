@@ -73,7 +73,8 @@ class GradientPenalty:
 
     @property
     def of_samples(self) -> bool:
-        """Whether the penalty is a mean over the samples, as a loss is."""
+        """Whether the penalty is a mean over the samples, as a loss is: so micro-batches and ranks may share a batch.
+        Not without ``output``: the gradient of a mean loss shrinks with the batch."""
         return self.of != PARAMETERS and self.output is not None
 
     def __str__(self) -> str:

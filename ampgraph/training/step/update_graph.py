@@ -115,7 +115,8 @@ class UpdateGraph:
         self._alike = [(outer, new if inner is old else inner) for outer, inner in self._alike]
 
     def join(self, graph: ir.Graph) -> None:
-        """Moves the whole update behind the gradients in their graph; it is empty then."""
+        """Moves the whole update behind the gradients in their ``graph``; it is empty then. Of a value that both
+        compute (`_alike`) the update's is kept: readers of it stand before it until the graph is sorted."""
         for outer, given in self._inputs.items():
             self.graph.inputs.remove(given)
             given.replace_all_uses_with(outer)

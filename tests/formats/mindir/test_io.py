@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.formats import rounding
+from ampgraph.formats import adapters, rounding
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir import weights as mindir_weights
@@ -84,6 +85,13 @@ def test_data_files(split, tmp_path):
     numbers = {f"w{number:02}": np.full(3, number, np.float32) for number in range(12)}
     path = write_split(holding(**numbers), tmp_path / "twelve", files=12)
     assert [p.name for p in mindir_io.data_files(mindir_io.load(path))] == [f"data_{n}" for n in range(12)]
+    graph, _ = adapters.load(path)
+    assert graph.data_files() == mindir_io.data_files(mindir_io.load(path))
+    kept = tree(path.parent)
+    for data in graph.data_files()[:2]:
+        with pytest.raises(AmpError, match="AMP106.*written over the input") as refused:
+            ampgraph.convert(path, output=data)
+        assert refused.value.hint and tree(path.parent) == kept
     mindir_io.save(mindir_io.load(path), tmp_path / "out.mindir")
     for name, data in values(tmp_path / "out.mindir").items():
         assert data.tolist() == [int(name[1:])] * 3

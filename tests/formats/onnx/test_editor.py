@@ -140,3 +140,30 @@ def test_bodies_give_out_further_results() -> None:
     found = outputs_of(graph)
     np.testing.assert_array_equal(found["y"], -x(4, 4))
     np.testing.assert_allclose(found["further"], np.exp(-x(4, 4)), rtol=1e-6)
+
+
+def test_a_stored_tensor_takes_over_type_and_shape_of_its_new_numbers() -> None:
+    graph = opened("a = Cast <to = 1> (w)  y = Add (x, a)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        editor.put(named(flow, "w"), np.array([1, 2, 3, 4], np.int32))
+    [stored] = ir.to_proto(graph.model).graph.initializer
+    assert (stored.name, stored.data_type, list(stored.dims)) == ("w", onnx.TensorProto.INT32, [4])
+    np.testing.assert_array_equal(outputs_of(graph)["y"], x(4, 4) + np.array([1, 2, 3, 4], np.float32))
+
+
+def test_only_what_nothing_reads_is_dropped() -> None:
+    """A stored tensor and a Constant go; one that is read, one that is given out, and what is computed stay."""
+    graph = opened(
+        "a = Exp (x)  k = Constant <value_floats = [1.0]> ()  g = Constant <value_floats = [2.0]> ()  y = Neg (w)"
+    )
+    exposed(graph, "g")
+    free = np.zeros(3, np.float32)
+    graph.model.graph.register_initializer(ir.Value(name="free", const_value=ir.tensor(free, name="free")))
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        for name in ("a", "k", "g", "w", "x", "free"):
+            editor.drop(named(flow, name))
+    made = ir.to_proto(graph.model).graph
+    assert [tensor.name for tensor in made.initializer] == ["w"]
+    assert [node.output[0] for node in made.node] == ["a", "g", "y"] and [one.name for one in made.input] == ["x", "c"]

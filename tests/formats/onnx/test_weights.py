@@ -16,7 +16,15 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.core.arrays import Array
 from ampgraph.formats.onnx import weights
-from ampgraph.formats.onnx.weights import SHORT, InFile, NormParameters, RoundedTensor, short_rounded, tensor_chunks
+from ampgraph.formats.onnx.weights import (
+    SHORT,
+    ChannelsTensor,
+    InFile,
+    NormParameters,
+    RoundedTensor,
+    short_rounded,
+    tensor_chunks,
+)
 from ampgraph.formats.rounding import BLOCK as CHUNK
 from ampgraph.formats.rounding import LOW_TYPES
 from ampgraph.numerics.strict.session import StrictSession
@@ -432,3 +440,18 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert together < 3e-4
     monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
     assert error() > 5 * together
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_channels_keep_the_sums_of_their_scaled_rows(factor: float) -> None:
+    numbers = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(np.float32) + np.float32(0.3)
+    numbers[0, 1, 2], numbers[0, 3, 4] = np.inf, np.nan
+    plain = RoundedTensor(ir.tensor(numbers), "float16", factor=factor)
+    kept = ChannelsTensor(plain, "float16")
+    rows, rounded_rows = kept.whole().reshape(3, -1), plain.whole().reshape(3, -1)
+    assert kept.dims == (3, 4, 5) and kept.factor == factor and kept.tobytes() == kept.whole().tobytes()
+    np.testing.assert_array_equal(rows[0], rounded_rows[0])
+    exact = numbers.reshape(3, -1)[1:].astype(np.float64) * factor
+    off, plainly = (part[1:].astype(np.float64) - exact for part in (rows, rounded_rows))
+    assert (np.abs(off.sum(1)) <= np.spacing(np.abs(rows[1:]).max(1)) / 2).all()
+    assert np.abs(off.sum(1)).max() < np.abs(plainly.sum(1)).max()

@@ -9,6 +9,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.plan import Plan
+from ampgraph.planner.policies.mindspore_rules import is_of, is_within
 from formats.mindir.parse import parse
 
 MODEL = """
@@ -129,3 +130,27 @@ def test_what_o1_reaches(tmp_path: Path) -> None:
     assert "3 low by their scopes" in note.text and "source of Block and the network's own class" in note.text
     # o1 of nothing that is white says nothing
     assert not plan(tmp_path, RETURNS, "O1").notes
+
+
+LISTS = frozenset({"CellList"})
+
+
+@pytest.mark.parametrize(
+    ("owner", "of", "within"),
+    [
+        ("net.blocks.0.norm", True, True),
+        ("net.0.norm", True, True),  # the list is left out
+        ("net.0.norm.inner", False, True),
+        ("net.0", False, False),  # an outer cell, which handed its parameter down
+        ("net.1.other", True, True),  # cells of one class may have the scope of the first
+        ("net.blocks.norm", False, False),
+        ("", False, False),
+    ],
+)
+def test_whose_parameter_it_is(owner: str, of: bool, within: bool) -> None:
+    cells = (("net", "Net"), ("blocks", "CellList"), ("0", "Block"), ("norm", "LayerNorm"))
+    assert is_of(owner, cells, LISTS) == of and is_within(owner, cells, LISTS) == within
+
+
+def test_the_network_itself_owns_what_has_no_path() -> None:
+    assert is_of("", (), LISTS) and is_within("", (), LISTS) and is_within("net.0", (), LISTS)

@@ -163,6 +163,7 @@ def cum_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 @gradient("TopK")
-def top_k(b: Builder, node: ir.Node, g: Value, indices: None) -> Value:
-    """The gradient of TopK, put back where its values were; no index comes twice, so that nothing is to be added."""
+def top_k(b: Builder, node: ir.Node, g: Value, of_indices: None) -> Value:
+    """The gradient of TopK, put back where its values were; no index comes twice, so that nothing is to be added.
+    ``of_indices``: the gradient of the second output, which has none."""
     return b.op("ScatterElements", b.zeros(operand(node)), node.outputs[1], g, axis=attribute(node, "axis", -1))
