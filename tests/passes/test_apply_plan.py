@@ -88,7 +88,7 @@ REWRITE = {"name": "norm", "scope": "", "nodes": [0], "operator": "LayerNormaliz
 OLD = {"scope": "", "kind": "Gelu", "nodes": [0], "inputs": ["x"], "axis": 0, "epsilon": 0.0, "name": "gelu"}
 
 DAMAGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
-    "another version": ("AMP401", lambda p: p.update(ampgraph_plan=3)),
+    "another version": ("AMP401", lambda p: p.update(ampgraph_plan=99)),
     "a version in words": ("AMP401", lambda p: p.update(ampgraph_plan="new")),
     "no version": ("AMP401", lambda p: p.pop("ampgraph_plan")),
     "an unknown type": ("AMP401", lambda p: p.update(dtype="float99")),
