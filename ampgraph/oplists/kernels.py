@@ -233,7 +233,7 @@ class Kernels:
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
     low_inside: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Operator -> what its kernel computes in the low type inside, though the products of this target do not."""
+    """Operator -> what its kernel computes in float16 inside, though the products of this target do not."""
     fused_sums: bool = False
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
     stepwise: frozenset[str] = frozenset()

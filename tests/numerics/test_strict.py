@@ -377,3 +377,9 @@ def test_a_norm_that_webgpu_takes_into_a_conv(
     taken, apart = (seen_by(target, text, x, weights) for target in ("webgpu", ""))
     assert (taken != apart).any()
     np.testing.assert_allclose(taken.astype(np.float64), apart.astype(np.float64), rtol=0.02, atol=0.06)
+
+
+def test_a_mean_of_an_old_opset_is_run_as_it_is() -> None:
+    model = parse("g (float16[2,4] x) => (float16[2] y) { y = ReduceMean <axes = [1], keepdims = 0> (x) }", opset=6)
+    feeds = {"x": np.full((2, 4), [[1], [2]], np.float16)}
+    assert StrictSession(model, target="cuda").run(feeds)["y"].tolist() == [1, 2]

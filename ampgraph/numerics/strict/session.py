@@ -242,9 +242,13 @@ def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
     return found if found is not None and (found.accumulates in LOW or found.low_inside) else None
 
 
+SPREADS = 7  # the opset from which on operands are spread, as a mean by its count needs it
+
+
 def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     """Strict run, how an operator's own kernel adds up, where that is in a low type: each sum rounded."""
-    low = flow.values[op.outputs[0]].dtype if op.kind in kernels.low_inside else kernels.accumulates
+    inside = op.kind in kernels.low_inside and flow.opset >= SPREADS
+    low = "float16" if inside else kernels.accumulates
     made = {flow.values[i].dtype for i in op.outputs if i != NONE}
     if low not in LOW or low not in made or not kernels.computes(op.kind, flow.opset, "T", low):
         return None
