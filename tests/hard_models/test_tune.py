@@ -31,10 +31,10 @@ def test_tune_meets_5e_3_over_all_inputs(name):
 def test_tune_halves_the_error_with_part_of_the_float32(name):
     """The ranking knows what matters: far from all has to be float32 for that."""
     model, feeds = HARD_MODELS[name].build(), HARD_MODELS[name].feeds(4)
-    low = {"rule": "no-inside"}  # an LSTM is to be found, not float32 from the start
-    start = ampgraph.tune(model, data=feeds, tolerance=1e9, **low).error
+    low = "no-inside"  # an LSTM is to be found, not float32 from the start
+    start = ampgraph.tune(model, data=feeds, tolerance=1e9, rule=low).error
     tolerance = start / 2 if math.isfinite(start) else 1e-3
-    found = ampgraph.tune(model, data=feeds, tolerance=tolerance, **low)
+    found = ampgraph.tune(model, data=feeds, tolerance=tolerance, rule=low)
     assert found.met and found.error <= tolerance and found.runs <= BUDGET
     whole = max(found.candidates, key=lambda c: c.bytes)
     chosen = next(c for c in found.candidates if c.chosen)
