@@ -86,8 +86,8 @@ HEADS: dict[str, dict[str, Any]] = {
             "com.microsoft::SkipSimplifiedLayerNormalization": "the mean square is accumulated in float32",
         },
         "low_inside": {
-            **dict.fromkeys(("GRU", "LSTM", "RNN"), "cuDNN is asked for the data's own type in its sums and gates"),
-            **dict.fromkeys(("ReduceLogSum", "ReduceMean"), "the sum is stored in the data's own type"),
+            **dict.fromkeys(("GRU", "LSTM", "RNN"), "cuDNN computes sums, gates and states in the type of the data"),
+            **dict.fromkeys(("ReduceLogSum", "ReduceMean"), "the sum is stored in the type of the data"),
         },
         "ties": True,
         "tied": {},

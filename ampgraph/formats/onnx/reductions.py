@@ -19,7 +19,9 @@ from .low_nodes import LANES, LANES_OF_ONE, OPEN_ROWS, LowNodes
 from .nodes import attribute
 
 MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
-INNER = MappingProxyType({"ReduceL2": ("Mul", "Sqrt"), "ReduceLogSumExp": ("Exp", "Log")})
+INNER = MappingProxyType(
+    {"ReduceL2": ("Mul", "Sqrt"), **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), ("Exp", "Log"))}
+)
 """ReductionNodes that overflow inside: what leads from the result to the sum, and back."""
 SUMMED = MappingProxyType(
     {

@@ -65,7 +65,9 @@ def low_inside(sight: Sight, decided: Decisions) -> Findings:
     inside = facts.options.kernels.low_inside
     kinds = inside.keys() - facts.traits.operators("sums")
     found = [op for op in facts.flow.with_roles(kinds) if op.slots]
-    return Findings([ruling(facts, Why("inside", f"{op.kind}: {inside[op.kind]}"), [op]) for op in found])
+    return Findings(
+        [ruling(facts, Why("inside", f"{inside[op.kind]}: errors add up from step to step"), [op]) for op in found]
+    )
 
 
 def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:

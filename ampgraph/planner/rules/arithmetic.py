@@ -80,7 +80,7 @@ def long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype, kernels = sight.facts.options.dtype, sight.facts.options.kernels
     inside = dtype == "float16" and op.kind in kernels.low_inside
     if (kernels.accumulates == dtype or inside) and sight.facts.sizes.is_open(op, any_axes=inside):
-        return f"{op.kind} adds up in {dtype}, however many elements there are: their sum may leave its range", [op]
+        return f"{op.kind} adds up in {dtype}, and of how many elements is not known: their sum may overflow", [op]
     if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.exact_up_to):
         return None
     return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]

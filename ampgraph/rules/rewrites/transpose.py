@@ -111,7 +111,7 @@ class SaidRank(RewriteRule):
     source: str
 
     names = ("rank",)
-    counted = ("value", "given the number of its dimensions, without which ONNX Runtime's CPU crashes")
+    counted = ("value", "with a known number of dimensions, without which ONNX Runtime's CPU crashes")
     reading = ("source",)
     writes = "Transpose of a known number of dimensions"
     rewires = exchanges = annotates = True
