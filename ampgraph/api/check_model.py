@@ -27,7 +27,7 @@ from ..runtime.opening import refusal
 from ..runtime.targets import executed_session, runtime_of
 from ..runtime.tensorrt_rtx import BuildJob, build_all
 from .kinds import Data, PathLike
-from .run import opened
+from .run import open_session
 from .verify import TOLERANCE, verify
 
 SAMPLES = 4  # that are run where nobody says how many
@@ -218,7 +218,9 @@ class _Check:
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
-            session = opened(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
+            session = (
+                open_session(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
+            )
             drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
             return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
 

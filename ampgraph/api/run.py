@@ -92,7 +92,7 @@ def run_with_notes(
             raise lacking(target)
         session: Session = executed_session(found, model)
     else:
-        session = opened(model, device, strict)
+        session = open_session(model, device, strict)
     doubts: list[str] = []
     notes: tuple[str, ...] = ()
     feeds: Feeds
@@ -112,7 +112,7 @@ def run_with_notes(
     return RunWithNotes(outputs, notes, tuple(doubts), by, layers)
 
 
-def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
+def open_session(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
     """For the verbs: a session of the runtime that a model belongs to: ONNX Runtime, MindSpore or a strict run."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):

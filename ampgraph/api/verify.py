@@ -96,7 +96,7 @@ def verify(
     paths = path_of(reference), path_of(model)
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
-        browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        browser = WebgpuPage.prepared(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         lacking = frozenset() if decoding is None else decoding.optional
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
