@@ -123,5 +123,5 @@ def calibrate(
         except AmpError as error:
             if not samples.generated or error.code != "AMP504":
                 raise
-        samples = samples.fitted(StrictSession(graph).run)  # sizes that were guessed may not be the model's
+        samples = samples.fit_to(StrictSession(graph).run)  # sizes that were guessed may not be the model's
         return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)

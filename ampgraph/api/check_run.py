@@ -31,15 +31,15 @@ from ..formats.adapters import load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import apart, sensitivity, vanishing
+from ..numerics.metrics.agreement import compare_outputs, sensitivity, vanishing_output
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
-from ..numerics.pairs import OnnxPair, Pair, paired
+from ..numerics.pairs import OnnxPair, Pair, make_pair
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
 from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
-from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
+from ..runtime.opening import CPU, is_fault, opening_refusal, stopped_on_cpu
 from .kinds import Model
 from .mending import repair_of, with_stream_tried
 from .steps import Job
@@ -114,7 +114,7 @@ def run(request: Request, answer: Answer, progress: Progress = silent) -> None:
             answer(verdict)
             answer(_opening_repaired(verdict, request, until))
             return
-    pair = paired(request.reference, request.model, "cpu")
+    pair = make_pair(request.reference, request.model, "cpu")
     if request.target and isinstance(pair, OnnxPair):
         lacking = lacking or stopped_on_cpu(pair.result.dataflow())
     count = max(request.samples, request.more)
@@ -134,7 +134,7 @@ def judge(
     own = request.metric is None
     metric = own_metric(drawn.generated, pair.roles()) if own else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
-    CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen, progress).check(own)
+    CheckRun(request, pair, drawn.fit_to(pair.expected), source, answer, until, seen, progress).check(own)
 
 
 @dataclass
@@ -184,7 +184,7 @@ class CheckRun:
         """Adds further doubts to the check's verdict; False where the model draws random numbers: nothing is known."""
         known, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and known and "float16" in self.pair.low:
-            self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
+            self._doubt(vanishing=vanishing_output(self.seen.outputs, self.pair.roles()))
         if self.verdict.missed or self.verdict.doubtful:
             alone = self._from_itself()
             if alone > self.request.tolerance:
@@ -193,7 +193,7 @@ class CheckRun:
             self._say(sensitivity=self._beyond_itself())
         if not self.verdict.missed and known and generated and isinstance(self.pair, OnnxPair):
             self.progress("looking for values near the end of float16", 0, 0)
-            usual, seconds = self.drawn.usual(), self.request.seconds / 4
+            usual, seconds = self.drawn.without_wide(), self.request.seconds / 4
             self._doubt(near=self.overflow or near_the_limit(self.pair, usual, seconds))
         return True
 
@@ -233,7 +233,7 @@ class CheckRun:
             expected, result = self.pair.both(feeds)
             if own and self.drawn.is_wide(number - 1) and (name := first_overflow(expected, result)):
                 self.overflow = f"'{name}' is infinite on generated inputs {max(SCALES):g} times as large as usual"
-                self.drawn, self.seen = self.drawn.usual(), replace(seen, whole=None, found={})
+                self.drawn, self.seen = self.drawn.without_wide(), replace(seen, whole=None, found={})
                 return self._compare(own)
             seen.add(expected, result)
             for name, value in expected.items():
@@ -265,7 +265,7 @@ class CheckRun:
         """Check of a conversion: the error of the reference run twice on the same data: not 0 with random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
-        found = (apart(value, second[name]) for name, value in first.items())
+        found = (compare_outputs(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
     def _beyond_itself(self) -> float | None:
@@ -317,7 +317,9 @@ def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
 
 def first_overflow(expected: Mapping[str, Result], result: Mapping[str, Result]) -> str:
     """Check of a conversion: the first output that is not finite where the reference is; empty if there is none."""
-    return next((name for name, value in expected.items() if apart(value, result[name]).nonfinite_mismatches), "")
+    return next(
+        (name for name, value in expected.items() if compare_outputs(value, result[name]).nonfinite_mismatches), ""
+    )
 
 
 # -- low values near the end of float16 -------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ def _held_low(flow: Dataflow) -> dict[str, bool]:
 def seen_by_users(request: Request) -> tuple[CheckVerdict | None, str]:
     """The verdict on a file that does not open though its reference does; and what to say of one that is right for its
     target, and that ONNX Runtime's CPU has no kernels for."""
-    found = refusal(request.model)
+    found = opening_refusal(request.model)
     if found is None:
         return None, ""
     if is_fault(found, request.reference, request.model, request.target):
@@ -405,7 +407,7 @@ def _opens(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             converted(Job(request.reference, recipe)).graph.save(path)
-            found = refusal(str(path))
+            found = opening_refusal(str(path))
             return found is None or (found.lacks_kernel and request.target != CPU)
         except AmpError:  # the pattern is of a node that convert itself made
             return False

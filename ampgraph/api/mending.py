@@ -19,7 +19,7 @@ from ..formats.adapters import OnnxGraph, load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.samples import Samples
 from ..numerics.pairs import OnnxPair
-from ..numerics.search import Search, confirmed
+from ..numerics.search import Search, confirm_by_runs
 from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from .kinds import Model, PathLike
@@ -125,7 +125,7 @@ class Mending:
             last.extend([] if trial is None else [trial])
             return None if trial is None or trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
 
-        confirmed(found.tolerance, predict, run, TURNS)
+        confirm_by_runs(found.tolerance, predict, run, TURNS)
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
