@@ -117,7 +117,7 @@ class Exponent(RewriteRule):
                 value = flow.values[op.inputs[place]]
                 if (value.id, exponent) not in scaled:
                     scaled[value.id, exponent] = self._write_scaled(editor, flow, value, exponent)
-                editor.give(scaled[value.id, exponent], [(self.scope, op.index, place)])
+                editor.rewire(scaled[value.id, exponent], [(self.scope, op.index, place)])
         for value in dict.fromkeys(flow.values[v] for v, _ in scaled if flow.values[v].weight):
             editor.drop_unread(value)
 
