@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
@@ -54,7 +54,7 @@ def bench(
     Raises:
         AmpError: AMP312 for a number that makes no sense, and what `run` raises.
     """
-    as_annotated(bench, locals())
+    check_annotated(bench, locals())
     if not models or not is_whole(rounds) or rounds < 1:
         raise AmpError("AMP312", "nothing to time", hint="name one model or more, and 1 round or more")
     with quiet_collector():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -110,8 +110,8 @@ def calibrate(
     from ..numerics.ranges.calibrate import measured_ranges
     from ..numerics.strict.session import StrictSession
 
-    as_annotated(calibrate, locals())
-    of_kind("limit", limit, (int,), "give a number of bytes")
+    check_annotated(calibrate, locals())
+    check_kind("limit", limit, (int,), "give a number of bytes")
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
         _refuse_format(graph)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
@@ -69,7 +69,7 @@ def check(
         AmpError: for mistakes in the arguments and in ``data``; AMP404 for a target that nothing builds for, AMP501 and
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
-    as_annotated(check, locals())
+    check_annotated(check, locals())
     builds, sm = only_builds(target, runtime), tuple(sm)
     if sm and not builds:
         hint = "--runtime names the Python of an environment with TensorRT for RTX"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
@@ -58,7 +58,7 @@ def run(
     Raises:
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
-    as_annotated(run, locals())
+    check_annotated(run, locals())
     done = run_with_notes(
         model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError, is_number
@@ -98,7 +98,7 @@ def tune(
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
-    as_annotated(tune, locals())
+    check_annotated(tune, locals())
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
         raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")

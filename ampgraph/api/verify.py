@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
-from ..core.repairs import Mended
+from ..core.repairs import RepairOutcome
 from ..formats.checks import faults_reported
 from ..numerics.comparison import Comparison, Outcome, chaotic
 from ..numerics.decoding import decoding_of
@@ -90,7 +90,7 @@ def verify(
             AMP310 for a dimension that the reference does not have, AMP311 for models that no browser runs, AMP312 for
             a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
-    as_annotated(verify, locals())
+    check_annotated(verify, locals())
     _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
     paths = path_of(reference), path_of(model)
@@ -123,7 +123,7 @@ def verify(
 
 def _verification(
     paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
-    job: FaultSearch, mended: Mended | None,
+    job: FaultSearch, mended: RepairOutcome | None,
 ) -> Verification:  # fmt: skip
     """The report of `verify`, of what was compared and of what was looked for."""
     pair, compared = seen.pair, seen.compared
@@ -142,7 +142,7 @@ def _path_in_report(path: PathLike | None) -> str:
 
 def _check_arguments(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
-    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    check_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")

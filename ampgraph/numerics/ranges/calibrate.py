@@ -228,7 +228,7 @@ class _BodyRows:
         if has(op.kind, "loops"):
             rows = self._add(body, "Reshape", DOUBLE, self._merge_rows(body, rows), self._constant(body, np.array([4])))
         empty = [self._constant(other, np.zeros((0, 4))) for other in others]
-        return self._edit.give_out(op, [rows, *empty], ROWS)
+        return self._edit.add_output(op, [rows, *empty], ROWS)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ...core.arrays import Feeds, Result
 from ...core.errors import AmpError
 from ...core.names import pattern_for
 from ...core.progress import Count, Progress
-from ...core.repairs import Mended
+from ...core.repairs import RepairOutcome
 from ...core.runnable import Switched
 from ..inputs.samples import Samples
 from ..metrics.verdict import Compared
@@ -88,7 +88,7 @@ class FaultSearch:
         """All nodes to blame that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
-    def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
+    def chaotic(self, notes: list[str], mended: RepairOutcome | None) -> list[str]:
         """Of nodes to blame: notes on a chaotic model, unless a repair mends it; else nothing is suggested."""
         if mended is not None and mended.repair is not None:
             return []

@@ -14,7 +14,7 @@ from ...core.low_types import low_type
 from ...core.names import pattern_for
 from ...core.repairs import fp32_options
 from ...core.runnable import Site
-from ...core.walk import reached
+from ...core.walk import reachable
 from ...oplists.traits import has
 from .values import HUGE, Extremes, Trace
 
@@ -147,7 +147,7 @@ class Inquest:
             gone = (name for name in read if (seen := self.trace.values.get(name)) is not None and seen.vanished)
             return [self.maker[name] for name in gone if name in self.maker]
 
-        return list(reached(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
+        return list(reachable(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Inquest:
         def behind(j: int) -> Iterator[int]:
             return (reader for name in self.tracer.sites[j].outputs for reader in self.readers.get(name, ()))
 
-        sites = [self.tracer.sites[j] for j in reached([i], behind) if j != i]
+        sites = [self.tracer.sites[j] for j in reachable([i], behind) if j != i]
         grown = [(growth, site) for site in sites if (growth := self._growth_factor(site)) > AMPLIFIES]  # NaN does not
         most, best = max(grown, key=lambda one: one[0], default=(0.0, None))
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
@@ -223,7 +223,7 @@ class Inquest:
             names = sorted(self.tracer.sites[j].inputs, key=lambda name: -(self.trace.error(name) or 0.0))
             return [self.maker[name] for name in names if name in self.maker] if j == i or not self._is_low(j) else []
 
-        return list(islice((j for j in reached([i], before) if j != i and self._is_low(j)), most))
+        return list(islice((j for j in reachable([i], before) if j != i and self._is_low(j)), most))
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
