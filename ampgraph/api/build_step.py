@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
@@ -104,7 +104,7 @@ def build_training_step(
             gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe, ``freeze`` and the
             patterns of groups, AMP320 for the loss scale, AMP322 for optimizers, clipping and ema.
     """
-    as_annotated(build_training_step, locals())
+    check_annotated(build_training_step, locals())
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _loss_scale_policy(loss_scale, options.level.name, options.dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -110,8 +110,8 @@ def calibrate(
     from ..numerics.ranges.calibrate import measured_ranges
     from ..numerics.strict.session import StrictSession
 
-    as_annotated(calibrate, locals())
-    of_kind("limit", limit, (int,), "give a number of bytes")
+    check_annotated(calibrate, locals())
+    check_kind("limit", limit, (int,), "give a number of bytes")
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
         _refuse_format(graph)
@@ -123,5 +123,5 @@ def calibrate(
         except AmpError as error:
             if not samples.generated or error.code != "AMP504":
                 raise
-        samples = samples.fitted(StrictSession(graph).run)  # sizes that were guessed may not be the model's
+        samples = samples.fit_to(StrictSession(graph).run)  # sizes that were guessed may not be the model's
         return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)

@@ -31,15 +31,15 @@ from ..formats.adapters import load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import apart, sensitivity, vanishing
+from ..numerics.metrics.agreement import compare_outputs, sensitivity, vanishing_output
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
-from ..numerics.pairs import OnnxPair, Pair, paired
+from ..numerics.pairs import OnnxPair, Pair, make_pair
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
 from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
-from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
+from ..runtime.opening import CPU, is_fault, opening_refusal, stopped_on_cpu
 from .kinds import Model
 from .mending import repair_of, with_stream_tried
 from .steps import Job, run_job
@@ -120,7 +120,7 @@ def check_files(request: Request, answer: Answer, progress: Progress = silent) -
             answer(verdict)
             answer(_repair_opening(verdict, request, until))
             return
-    pair = paired(request.reference, request.model, "cpu")
+    pair = make_pair(request.reference, request.model, "cpu")
     if request.target and isinstance(pair, OnnxPair):
         on_cpu = on_cpu or stopped_on_cpu(pair.result.dataflow())
     count = max(request.samples, request.more)
@@ -142,7 +142,7 @@ def check_pair(
     own = request.metric is None
     metric = own_metric(drawn.generated, pair.roles()) if own else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
-    CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen, progress).check(own)
+    CheckRun(request, pair, drawn.fit_to(pair.expected), source, answer, until, seen, progress).check(own)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class CheckRun:
         from itself by more than the tolerance: then "not checked" is answered, and nothing more is to be looked for."""
         compared, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and compared and "float16" in self.pair.low:
-            self._answer_doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
+            self._answer_doubt(vanishing=vanishing_output(self.seen.outputs, self.pair.roles()))
         if self.verdict.missed or self.verdict.doubtful:
             error = self._error_against_itself()
             if error > self.request.tolerance:
@@ -221,7 +221,7 @@ class CheckRun:
             self._answer_with(sensitivity=self._error_by_rounded_inputs())
         if not self.verdict.missed and compared and generated and isinstance(self.pair, OnnxPair):
             self.progress("looking for values near the end of float16", 0, 0)
-            usual, seconds = self.drawn.usual(), self.request.seconds / 4
+            usual, seconds = self.drawn.without_wide(), self.request.seconds / 4
             self._answer_doubt(near=self.overflow or near_the_limit(self.pair, usual, seconds))
         return True
 
@@ -267,7 +267,7 @@ class CheckRun:
             if overflowing:
                 times = f"{max(SCALES):g} times as large as usual"
                 self.overflow = f"'{overflowing}' is infinite on generated inputs {times}"
-                self.drawn, self.seen = self.drawn.usual(), replace(seen, whole=None, found={})
+                self.drawn, self.seen = self.drawn.without_wide(), replace(seen, whole=None, found={})
                 return self._compare(own)
             seen.add(expected, result)
             for name, value in expected.items():
@@ -309,7 +309,7 @@ class CheckRun:
         where the model draws random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
-        found = (apart(value, second[name]) for name, value in first.items())
+        found = (compare_outputs(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
     def _error_by_rounded_inputs(self) -> float | None:
@@ -366,7 +366,9 @@ def _fields_on_blame(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, A
 def first_overflow(expected: Mapping[str, Result], result: Mapping[str, Result]) -> str:
     """Check of a conversion: the first output of ``result`` that is not finite where ``expected``, the reference's, is;
     "" if there is none. Both map names of outputs to arrays."""
-    return next((name for name, value in expected.items() if apart(value, result[name]).nonfinite_mismatches), "")
+    return next(
+        (name for name, value in expected.items() if compare_outputs(value, result[name]).nonfinite_mismatches), ""
+    )
 
 
 # -- low values near the end of float16 -------------------------------------------------------------------------------
@@ -425,7 +427,7 @@ def verdict_on_opening(request: Request) -> tuple[CheckVerdict | None, str]:
     """Check of a conversion: whether users can open the file, as a pair. First the verdict "missed" where it does not
     open and its reference does, else None; second what ONNX Runtime's CPU says where it only lacks a kernel, else
     ""."""
-    found = refusal(request.model)
+    found = opening_refusal(request.model)
     if found is None:
         return None, ""
     if is_fault(found, request.reference, request.model, request.target):
@@ -462,7 +464,7 @@ def _opens_with(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             run_job(Job(request.reference, recipe)).graph.save(path)
-            found = refusal(str(path))
+            found = opening_refusal(str(path))
             return found is None or (found.lacks_kernel and request.target != CPU)
         except AmpError:  # the pattern is of a node that convert itself made
             return False

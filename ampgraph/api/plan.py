@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.arguments import a_callable, of_kind
+from ..core.arguments import check_callable, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
@@ -73,7 +73,7 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
-    of_kind("node", [] if node is None else node, (str,), NAME)
+    check_kind("node", [] if node is None else node, (str,), NAME)
     found = explain_all(model, node, level, recipe=recipe, data=data, progress=progress, **fields)
     if len(found) == 1:
         return found[0]
@@ -107,8 +107,8 @@ def explain_all(
     Raises:
         AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
     """
-    a_callable("progress", progress)
-    of_kind("nodes", [] if nodes is None else nodes, (str,), NAME)
+    check_callable("progress", progress)
+    check_kind("nodes", [] if nodes is None else nodes, (str,), NAME)
     wanted = recipe_for(explain_all, recipe, {"level": level, **fields})
     hear = progress or silent
     with quiet_collector(), faults_reported(path_of(model)):

@@ -28,8 +28,8 @@ from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.walk import copied
 from ..report.summary import choices
-from ..runtime.optimized import kind_of, walk
-from ..runtime.optimizing import SIZE_LIMIT, Counter, NotOptimized, best_fused, node_count
+from ..runtime.optimized import kind_of, walk_nodes
+from ..runtime.optimizing import SIZE_LIMIT, NodeCounter, NotOptimized, best_fused, node_count
 from . import pipeline
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
     """For `convert --optimize`: whether the target has kernels for those operators of a model that are ONNX Runtime's
     own, and the CPU has too, on which the result is checked."""
     imported = {entry.domain: entry.version for entry in proto.opset_import}
-    kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk(proto.graph)}
+    kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk_nodes(proto.graph)}
     tables = [table for table in (options.kernels, options.kernels.fallback) if table is not None]
     return all(table.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN) for table in tables)
 
@@ -280,7 +280,7 @@ def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[
     return fused, f"by {found.how}: {found.before} -> {found.after} nodes that {by} runs, in float32"
 
 
-def _why_worse(given: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
+def _why_worse(given: OnnxGraph, fused: OnnxGraph, counter: NodeCounter, options: Options) -> str:
     """For `convert --optimize`: why the fused model, converted, is worse than the given one, converted: it does not
     open or has more nodes; "" where it is not. Counted are the nodes that the target's provider runs, or those of the
     files where ``counter`` counts for another provider."""

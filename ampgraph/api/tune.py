@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError, is_number
@@ -34,7 +34,7 @@ from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Compared, References
 from ..numerics.pairs import in_types_of
-from ..numerics.search import BUDGET, Search, attribute, confirmed
+from ..numerics.search import BUDGET, Search, attribute, confirm_by_runs
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.options import Options
 from ..oplists.traits import has
@@ -98,7 +98,7 @@ def tune(
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
-    as_annotated(tune, locals())
+    check_annotated(tune, locals())
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
         raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
@@ -251,7 +251,7 @@ class Bench:
                 def tried(chosen: frozenset[int], aim: float) -> float | None:
                     return None if self.late() else self._tried(chosen, f"what is to leave {aim:.3g}").error
 
-                confirmed(tolerance, self.predict, tried, BUDGET - 2)
+                confirm_by_runs(tolerance, self.predict, tried, BUDGET - 2)
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
@@ -274,7 +274,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session, self._expected = StrictSession(self._reference), References(self.scratch)
-        self.samples = self.samples.fitted(session.run)
+        self.samples = self.samples.fit_to(session.run)
         for _, feeds in self._fed(REFERENCE):
             self._expected.add(session.run(feeds), self.metric)
         flow = graph.dataflow(self.options.dtype, self.low_io)

@@ -78,10 +78,10 @@ def test_only_what_the_target_runs_is_taken(
     made.graph.node.add(op_type=fused, domain="com.microsoft")
     made.opset_import.add(domain="com.microsoft", version=1)
     monkeypatch.setattr(
-        optimizing, "_node_counter", lambda *asked: optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+        optimizing, "_node_counter", lambda *asked: optimizing.NodeCounter("CPUExecutionProvider", "", "ENABLE_ALL")
     )
-    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
-    monkeypatch.setattr(optimizing, "_candidates", lambda *asked: iter([(made, "a test")]))
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", lambda self, proto: 1 if proto is made else 2)
+    monkeypatch.setattr(optimizing, "_fusions", lambda *asked: iter([(made, "a test")]))
     options = resolve(Recipe(target=target), "ONNX")
     found = optimizing.best_fused(PRODUCT, options.kernels.provider, lambda m: prepare.runs_on(options, m))
     assert found.how == ("a test" if taken else "")
@@ -151,8 +151,8 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
     """``counts``: nodes that are run of a conversion, by whether it holds the runtime's own operators."""
     made = ModelProto()
     made.CopyFrom(FUSED)
-    counter = optimizing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
-    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
+    counter = optimizing.NodeCounter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
     monkeypatch.setattr(prepare, "best_fused", lambda *a, **k: optimizing.FusedModel(made, "a test", 9, 3, counter))
     return PRODUCT
 
@@ -182,7 +182,7 @@ def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.Monke
         return 8
 
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
-    monkeypatch.setattr(optimizing.Counter, "__call__", refuses)
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", refuses)
     assert "converted then, a test refuses it" in prepare.optimise(*asked(given)).notes[0].text
 
 

@@ -160,7 +160,7 @@ class Replace:
             for op in found:
                 value = flow.values[op.outputs[0]]
                 [result] = editor.add(self.new, [flow.values[op.inputs[0]]], [value.dtype], behind=op)
-                editor.give(result, [flow.place(use) for use in flow.uses[value.id]])
+                editor.rewire(result, [flow.place(use) for use in flow.uses[value.id]])
                 assert editor.remove(op)
         return Change(len(found), (f"{len(found)} {self.old} became {self.new}",))
 

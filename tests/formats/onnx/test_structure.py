@@ -62,7 +62,7 @@ def test_files_without_repairs() -> None:
 @pytest.mark.parametrize("options", [{}, {"opset": 20}, {"opset": "auto"}, {"optimize": True}])
 def test_unsorted_nodes_of_every_kind_of_model(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     """What is tried on a copy, and what ONNX Runtime's optimizer writes unsorted, needs a copy of unsorted nodes."""
-    counter = optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+    counter = optimizing.NodeCounter("CPUExecutionProvider", "", "ENABLE_ALL")
     found = optimizing.FusedModel(unsorted(), "a test", 9, 3, counter)
     monkeypatch.setattr(prepare, "best_fused", lambda proto, *asked, **python: found)
     given = ir.from_proto(unsorted())
