@@ -64,7 +64,7 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         first = job.checking.repair or job.measuring.given() or done.output is None
         if mode == "require" or (mode and first):
             done = known_before(done, mode, progress)  # nothing is written before it is known what
-            if mode == "require" and done.verdict is not None and not done.verdict.stands:
+            if mode == "require" and done.verdict is not None and not done.verdict.passes_require:
                 done = replace(done, output=None)
                 return replace(done, summary=report(done))
             return finished(done, progress)
@@ -270,7 +270,7 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
         return done
     plain = made(replace(job, measuring=replace(job.measuring, steers=False)), progress)
     found = trial(plain, progress)
-    if found is None or not found.stands:
+    if found is None or not found.passes_require:
         return done
     error = "what is infinite" if verdict.error == math.inf else f"an error of {verdict.error:.2g}"
     text = f"the ranges that were measured are not used: with them the result has {error} at '{verdict.output}'"

@@ -190,7 +190,7 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
     """Warns the caller of `convert` of a check that was missed or is in doubt. AmpError AMP507 where it must be met."""
     if verdict is None or verdict.ok:
         return
-    if check == "require" and not verdict.stands:
+    if check == "require" and not verdict.passes_require:
         hint = "with check='auto' the file is written all the same"
         raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
     if verdict.missed or verdict.doubtful:
