@@ -19,11 +19,11 @@ from ..formats.adapters import OnnxGraph, load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.samples import Samples
 from ..numerics.pairs import OnnxPair
-from ..numerics.search import Search, confirmed
+from ..numerics.search import Search, confirm_by_runs
 from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from .kinds import Model, PathLike
-from .steps import Job, run
+from .steps import Job, run_job
 
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
@@ -125,7 +125,7 @@ class Mending:
             last.extend([] if trial is None else [trial])
             return None if trial is None or trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
 
-        confirmed(found.tolerance, predict, run, TURNS)
+        confirm_by_runs(found.tolerance, predict, run, TURNS)
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
@@ -150,7 +150,7 @@ class Mending:
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
     """For a repair: what `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the
     model's."""
-    graph = run(Job(source, recipe)).graph
+    graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
     graph.save(path)

@@ -24,7 +24,7 @@ from ..runtime.executed import ExecutedLayer, ExecutedSession
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
-from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking, refuse_device, runtime_of
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking_runtime, refuse_device, runtime_of
 from .kinds import Feeds, PathLike
 
 
@@ -89,15 +89,15 @@ def run_with_notes(
     if target:
         found = runtime_of(target, runtime)
         if found is None:
-            raise lacking(target)
+            raise lacking_runtime(target)
         session: Session = executed_session(found, model)
     else:
-        session = opened(model, device, strict)
+        session = open_session(model, device, strict)
     doubts: list[str] = []
     notes: tuple[str, ...] = ()
     feeds: Feeds
     if data is None:
-        drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
+        drawn = load_samples(model, count=1, seed=seed, dims=dims).fit_to(session.run)
         feeds, notes = next(iter(drawn)), drawn.notes
     else:
         if isinstance(data, (str, os.PathLike)):  # those that are inputs: labels may lie beside them
@@ -112,7 +112,7 @@ def run_with_notes(
     return RunWithNotes(outputs, notes, tuple(doubts), by, layers)
 
 
-def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
+def open_session(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
     """For the verbs: a session of the runtime that a model belongs to: ONNX Runtime, MindSpore or a strict run."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):

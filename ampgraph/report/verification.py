@@ -226,7 +226,7 @@ def _output_lines(output: Agreement) -> list[str]:
 
 def _details(output: Agreement) -> list[str]:
     """What else the report says of an output: of numbers the largest difference, cosine, argmax and what is not finite;
-    of anything else the share of elements that differ, which is its error (`Apart`).
+    of anything else the share of elements that differ, which is its error (`OutputDifference`).
 
     The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
     on one side alone.
