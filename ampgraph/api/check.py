@@ -67,7 +67,7 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         verdict_decides = job.checking.repair or job.measuring.options_given() or done.output is None
         if mode == "require" or (mode and verdict_decides):
             done = check_before_writing(done, mode, progress)
-            if mode == "require" and done.verdict is not None and not done.verdict.stands:
+            if mode == "require" and done.verdict is not None and not done.verdict.passes_require:
                 done = replace(done, output=None)
                 return replace(done, summary=summary_of(done))
             return write_files(done, progress)
@@ -290,7 +290,7 @@ def unmeasured_if_right(done: Conversion, progress: Progress) -> Conversion:
         return done
     unmeasured = convert_in_memory(replace(job, measuring=replace(job.measuring, used=False)), progress)
     found = checked_on_trial(unmeasured, progress)
-    if found is None or not found.stands:
+    if found is None or not found.passes_require:
         return done
     error = "what is infinite" if verdict.error == math.inf else f"an error of {verdict.error:.2g}"
     text = f"the ranges that were measured are not used: with them the result has {error} at '{verdict.output}'"

@@ -191,7 +191,7 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
     there was none. Raises AmpError AMP507 where ``check`` is "require" and the result does not meet it."""
     if verdict is None or verdict.ok:
         return
-    if check == "require" and not verdict.stands:
+    if check == "require" and not verdict.passes_require:
         hint = "with check='auto' the file is written all the same"
         raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
     if verdict.missed or verdict.doubtful:
