@@ -8,7 +8,6 @@ its last 12 bits are the significand with its leading one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -21,8 +20,6 @@ STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask
 
 BLOCK = 1 << 16  # elements: 256 KiB of float32 and what is computed of them stay in the second cache
 SHORT = 1 << 13  # elements: below it the calls cost more than the cast
-FEWEST_ASKED, ROOTS_ASKED = 64, 4  # of a row, whose errors add up to about sqrt(length / 12) steps
-FINEST = np.float32(32767)  # by so many the shares of a step are told apart
 OVERFLOWS = 65520.0  # what float16 rounds to infinity, from here on
 
 EXPONENT, LOWEST, RAISED = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(13 << 23)
@@ -99,40 +96,6 @@ class Rounder:
         np.copyto(low, one, casting="unsafe")
         np.subtract(low, EXCESS, out=low)
         return True
-
-
-def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
-    """Rounded numbers of which each ``length`` in a row have the sum that they had, to half a step of one of them.
-
-    Those nearest to the middle between two low numbers go to the other one, as few as are needed (C. Guo et al.,
-    SQuant: on-the-fly data-free quantization, 2022). ``exact``: what was rounded, of one dimension. A row with a number
-    that is not finite, before or after, stays as it was rounded."""
-    rows = max(1, BLOCK // length) * length
-    parts = (_sums_kept(exact[s : s + rows], rounded[s : s + rows], length) for s in range(0, exact.size, rows))
-    return np.concatenate([part.reshape(-1) for part in parts])
-
-
-@np.errstate(invalid="ignore")  # numbers that are not finite
-def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
-    """`with_sums_kept` of some rows, as two dimensions. Of a long row some are asked, all along it."""
-    low = rounded.reshape(-1, length).copy()
-    total = (low.astype(np.float32) - exact.reshape(low.shape)).sum(1, keepdims=True, dtype=np.float64)
-    total[~np.isfinite(total)] = 0
-    asked = min(length, max(FEWEST_ASKED, ROOTS_ASKED * math.isqrt(length)))
-    some = low[:, :: length // asked]
-    wide, bits = some.astype(np.float32), low.view(np.int16)[:, :: length // asked]
-    error = wide - exact.reshape(low.shape)[:, :: length // asked].astype(np.float32)
-    away = (total < 0) != (wide < 0)  # from zero, so that the sum comes back
-    other = np.where(away, bits + np.int16(1), bits - np.int16(1)).view(low.dtype)
-    step = abs(other.astype(np.float32) - wide)
-    may = (error * np.sign(total).astype(np.float32) > 0) & (wide != 0) & (step < np.inf)
-    share = np.divide(abs(error), step, out=np.zeros_like(error), where=may)
-    order = np.argsort((share * -FINEST).astype(np.int16), axis=1, kind="stable")  # of 16 bits: a radix sort
-    steps = np.where(np.take_along_axis(may, order, 1), np.take_along_axis(step, order, 1), 0.0)
-    turned = (steps > 0) & (np.cumsum(steps, 1) - steps / 2 < abs(total))
-    kept = np.take_along_axis(some, order, 1)
-    np.put_along_axis(some, order, np.where(turned, np.take_along_axis(other, order, 1), kept), 1)
-    return low
 
 
 def _plain_cast(part: Array, place: Array) -> None:

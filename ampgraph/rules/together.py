@@ -8,7 +8,7 @@ y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four sh
 the low type, in every layer in the same direction.
 
 y = W * x + b, a convolution. Neighbours in a picture are alike, and activations are positive: what rounding adds to a
-channel's weights as a whole is added to all its places. So each channel's weights keep their sum.
+weight is taken from those beside it, in its channel and in others, which see almost the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
             found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
         elif op.role not in statistics:
-            why = Why("channels", "the weights of each channel keep their sum")
+            why = Why("channels", "what rounding adds to a weight is taken from those beside it")
             found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))

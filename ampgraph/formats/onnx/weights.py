@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
+from ..diffusion import diffused
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -300,8 +301,8 @@ class NormTensor(RoundedTensor):
 
 
 class ChannelsTensor(RoundedTensor):
-    """The stored operand of a product of which each row makes a channel: a row's elements are rounded together, so that
-    they keep their sum. ``plain``: the same rounded by itself; ``dtype``: the low type."""
+    """A convolution's stored weights, rounded together: the error of one is made up for by those beside it.
+    ``plain``: the same, each rounded by itself; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
@@ -313,7 +314,7 @@ class ChannelsTensor(RoundedTensor):
         if not plain.size:
             return plain
         given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        return with_sums_kept(given, plain, plain.size // self.dims[0])
+        return diffused(given, plain.reshape(self.dims)).reshape(-1)
 
     def chunks(self) -> Iterator[Array]:
         """One piece: rows are rounded as a whole."""

@@ -1,0 +1,128 @@
+"""A convolution's weights rounded to a low type by error diffusion: what rounding adds to one is taken from those
+beside it.
+
+y = sum over channels and places of w x. Rounded one by one, the weights have errors e, and y that of sum(e x), whose
+mean square is e H e' with H = E[x x']. Of x no more is assumed than that it is a picture, a sound or what layers made
+of one: along each axis neighbours correlate by RHO, so that places correlate by R, the product over the axes of
+RHO**distance, and all channels have a mean, whose square is MEAN of their variance: H = I (x) R + MEAN.
+
+As in GPTQ (E. Frantar et al., 2023) the weights are rounded one after the other, and each error is given to those that
+follow in the way that makes e H e' least. For this H the way is known without a matrix: within a channel, as
+H's inverse is that of a Markov chain along each axis, an error goes to the next place of each axis by RHO and to the
+one across by -RHO**2 (R. Floyd and L. Steinberg, 1976, with other shares); what no place of the channel takes is carried
+to the following channels, by the inverse of I (x) R + MEAN (J. Sherman and W. Morrison, 1950).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.low_types import LowType, low_type
+
+RHO, MEAN = 0.9, 0.5
+FEWEST_CHANNELS, STEPS = 8, 72  # channels and weights of a row that are rounded one after the other, in parts
+LANES = 1 << 12  # rows, times parts of a row, at the same time: what is read of them stays in the second cache
+EXPONENT, HALF = np.uint32(0x7F800000), 1 << 22
+WIDE_BITS = 24  # significant bits of float32
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How errors go through the places of a kernel of some shape, counted with the last axis fastest.
+
+    ``shares[t]``: what place t gives to later places, as (place, share); ``left[t]``: what share it does not give;
+    ``takes[t]``: the share of what is carried from earlier channels that place t takes."""
+
+    shares: tuple[tuple[tuple[int, np.float32], ...], ...]
+    left: tuple[np.float32, ...]
+    takes: Array
+
+    @classmethod
+    @cache
+    def of(cls, shape: tuple[int, ...]) -> Kernel:
+        """The kernel of a shape; () is one place."""
+        places, numbers = list(np.ndindex(shape)), np.arange(math.prod(shape)).reshape(shape)
+        ways = [way for way in itertools.product((0, 1), repeat=len(shape)) if any(way)]
+        shares = [
+            {int(numbers[to]): -((-RHO) ** sum(way)) for way in ways if (to := _moved(place, way, shape)) is not None}
+            for place in places
+        ]
+        takes = np.ones(1)
+        for size in shape:  # the sums of rows of R's inverse
+            inner = np.full(size, (1 - RHO) / (1 + RHO))
+            inner[[0, -1]] = 1 / (1 + RHO) if size > 1 else 1
+            takes = np.kron(takes, inner)
+        return cls(
+            tuple(tuple((to, np.float32(share)) for to, share in given.items()) for given in shares),
+            tuple(np.float32(1 - sum(given.values())) for given in shares),
+            takes.astype(np.float32)[:, None],
+        )
+
+
+def _moved(place: tuple[int, ...], way: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The place one step on along the axes where ``way`` is 1; None outside of the kernel."""
+    to = tuple(at + step for at, step in zip(place, way, strict=True))
+    return to if all(at < size for at, size in zip(to, shape, strict=True)) else None
+
+
+def diffused(exact: Array, plain: Array) -> Array:
+    """Weights in the low type of ``plain``, of its shape: rows (output channels), input channels, then a kernel's axes.
+
+    ``exact``: the weights; ``plain``: the same rounded one by one. A weight of 0 stays 0, and no other is further than
+    one and a half steps of the low type from what it was. A row with a number that is not finite is that of
+    ``plain``."""
+    rows, channels, *shape = plain.shape
+    places = math.prod(shape)
+    parts = -(-channels // max(FEWEST_CHANNELS, STEPS // places))
+    size = -(-channels // parts)
+    whole = np.zeros((rows, parts * size, places), np.float32)
+    whole[:, :channels] = exact.reshape(rows, channels, -1)
+    some = max(1, LANES // parts)
+    for start in range(0, rows, some):
+        block = whole[start : start + some]
+        lanes = np.ascontiguousarray(block.reshape(-1, size, places).transpose(1, 2, 0))
+        _diffuse(lanes, Kernel.of(tuple(shape)), low_type(plain.dtype.name))
+        block[:] = lanes.transpose(2, 0, 1).reshape(block.shape)
+    with np.errstate(over="ignore"):
+        low = whole[:, :channels].reshape(plain.shape).astype(plain.dtype)
+    odd = ~np.isfinite(low.reshape(rows, -1)).all(1)
+    low[odd] = plain[odd]
+    return low
+
+
+@np.errstate(invalid="ignore", over="ignore")  # rows that are not finite
+def _diffuse(weights: Array, kernel: Kernel, low: LowType) -> None:
+    """Error diffusion: rounds float32 weights (channels, places, lanes) in place, each lane by itself.
+
+    x + 3/2 M - 3/2 M is x rounded to a multiple of a step, where M is 2**23 steps."""
+    binade = weights.view(np.uint32) & EXPONENT
+    np.maximum(binade, np.float32(low.smallest_normal).view(np.uint32), out=binade)
+    step = (binade - np.uint32((low.bits - 1) << 23)).view(np.float32)
+    step *= weights != 0
+    binade += np.uint32(((WIDE_BITS - low.bits) << 23) + HALF)
+    rounder = binade.view(np.float32)
+    least, most = weights - step, np.add(weights, step, out=step)
+    carried, leaving = np.zeros((2, weights.shape[2]), np.float32)
+    taken = MEAN * float(kernel.takes.sum())
+    for channel, exact in enumerate(weights):
+        exact += kernel.takes * carried
+        for place, (shares, left) in enumerate(zip(kernel.shares, kernel.left, strict=True)):
+            target, at = exact[place], (channel, place)
+            rounded = np.maximum(target, least[at])
+            np.minimum(rounded, most[at], out=rounded)
+            rounded += rounder[at]
+            rounded -= rounder[at]
+            target -= rounded
+            for to, share in shares:
+                exact[to] += share * target
+            leaving += left * target
+            target[:] = rounded
+        leaving *= np.float32(MEAN / (1 + taken * (len(weights) - 1 - channel)))
+        carried += leaving
+        leaving[:] = 0
