@@ -86,7 +86,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
 def _trains(b: Builder, node: ir.Node) -> bool:
     """Whether a Dropout is active. Raises AmpError AMP205 where the graph computes that."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
-    given = b.given(mode)
+    given = b.known_numbers(mode)
     if mode is not None and given is None:
         hint = "export the model in the mode that it is to have"
         raise AmpError("AMP205", "the graph computes whether Dropout is active", where=place_of(node), hint=hint)
@@ -115,7 +115,7 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
 
 def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
     """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); constants where the ratio is one."""
-    given = np.array(0.5) if ratio is None else b.given(ratio)
+    given = np.array(0.5) if ratio is None else b.known_numbers(ratio)
     if given is not None:
         share = float(given.reshape(()))
         threshold = min(round(share * CHANCES) + LEAST, LARGEST)
@@ -208,7 +208,7 @@ def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -
 
     def uniform(key: int) -> ir.Value:
         """From 0 below 1, in steps of 2^-24: float32 holds each."""
-        known = b.given(shape)
+        known = b.known_numbers(shape)
         count = None if known is None else int(known.prod(dtype=np.int64))
         size = b.op("Reshape", b.op("Size", like), b.ints()) if count is None else b.int64(count)
         bits = b.op("Div", random_numbers(b, size, step, key), b.int64(256))

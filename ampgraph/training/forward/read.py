@@ -176,7 +176,7 @@ def _lower_cast_like(b: Builder, node: ir.Node) -> None:
 def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
     """SplitToSequence, whose pieces are read by SequenceAt, as one Split; AmpError AMP210 for other readers."""
     x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
-    sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
+    sizes = b.known_numbers(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
     if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
         raise _refused(node, "its pieces are not known")
     if len(node.inputs) == 1 or sizes.ndim == 0:
@@ -191,7 +191,7 @@ def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
         dims[axis] = size
         piece.type, piece.shape = x.type, ir.Shape(dims)
     for reader, _ in list(sequence.uses()):
-        index = b.given(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
+        index = b.known_numbers(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
         if index is None:
             raise _refused(reader, "reads a sequence")
         _replace(b, reader, pieces[int(index.reshape(()))])

@@ -21,7 +21,17 @@ from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy, device_value
 from ..step.cut import CutStep, cut, rounded_once
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, BufferPart, Held, Made, bind_given, of_runtime, open_graph, stopped, with_cuda_options
+from .binding import (
+    Binding,
+    BufferPart,
+    Held,
+    Made,
+    bind_given,
+    open_graph,
+    raised_by_runtime,
+    stopped_error,
+    with_cuda_options,
+)
 from .dataset import Drawn
 from .options import RunOptions
 from .step_inputs import IGNORED
@@ -198,9 +208,9 @@ def _run_bound(session: Any, binding: Any, device: str) -> None:
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
-        if not of_runtime(error):
+        if not raised_by_runtime(error):
             raise
-        raise stopped(error, device, torn=False) from error
+        raise stopped_error(error, device, torn=False) from error
 
 
 def micro_batches(

@@ -293,7 +293,7 @@ class SlicedUpdate:
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):
-            made = [self.b.again(node, [None if value is None else self._part(value) for value in node.inputs])]
+            made = [self.b.repeat_with(node, [None if value is None else self._part(value) for value in node.inputs])]
         elif len(outputs) < len(node.outputs) or len(outputs) > 1:
             made = split(self.b, self._part(read[0]), [self._length(value) for value in outputs])
         else:

@@ -130,7 +130,7 @@ def _split_reads(b: Builder) -> None:
     """Step cut in two: splits what the gradients read of vectors of state, so that they do not read the rest."""
     inputs = set(b.graph.inputs)
     for node in [node for node in b.graph if node.op_type == "Split"]:
-        source, sizes = node.inputs[0], b.given(node.inputs[1]) if len(node.inputs) > 1 else None
+        source, sizes = node.inputs[0], b.known_numbers(node.inputs[1]) if len(node.inputs) > 1 else None
         whole = None if source is None else source.producer()
         if sizes is None or whole is None or whole.op_type != "Concat" or not inputs.issuperset(whole.inputs):
             continue
@@ -261,7 +261,7 @@ class _UnroundedCopies:
             return self.b.cast(value, FLOAT)
         moved = has(node.op_type, "exact")
         inputs = [self._operand(source, moved) for source in node.inputs]
-        result = self.b.again(node, inputs)
+        result = self.b.repeat_with(node, inputs)
         result.type, result.shape = ir.TensorType(FLOAT), value.shape
         return result
 

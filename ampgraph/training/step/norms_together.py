@@ -93,7 +93,7 @@ def _join_norms(graph: ir.Graph, norms: Sequence[ir.Node], before: ir.Node) -> N
     rows = [dims(value)[0] for value in data]
     whole = b.typed(b.op("Concat", *data, axis=0), data[0].dtype or wide, sum(rows), *dims(data[0])[1:])
     raised = b.cast(whole, wide)
-    normal = b.typed(b.again(first, [raised, first.inputs[1]]), raised)
+    normal = b.typed(b.repeat_with(first, [raised, first.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
     for norm, source, piece in zip(norms, data, pieces, strict=True):
         ir.convenience.replace_all_uses_with(norm.outputs[0], b.typed(piece, norm.outputs[0]))

@@ -105,7 +105,7 @@ def _through_if(way: _ControlFlowNode) -> Pairs:
         seeds = [(end, g) for end, g in zip(graph.outputs, way.gradients, strict=True) if g is not None]
         found = way.inside(graph, seeds, way.around, way.b.fresh)
         graph.outputs.clear()
-        inner = way.b.inside(graph=graph)
+        inner = way.b.body_builder(graph=graph)
         for slope, value in zip(found, way.around, strict=True):
             _gradient_output(inner, slope, value)
         made[name] = graph
@@ -149,7 +149,7 @@ def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
     those of what the body reads from around."""
     b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
     saved = _keep_states(way, steps)
-    inner, given = b.inside(graph=graph), list(graph.inputs)
+    inner, given = b.body_builder(graph=graph), list(graph.inputs)
     olds, rows = given[steps.skipped : steps.skipped + carries], given[steps.skipped + carries :]
     ends = list(graph.outputs)[steps.first :]
     graph.inputs.clear()
@@ -161,7 +161,7 @@ def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
     through = [*saved, *steps.rows]
     if steps.skipped:
         count = b.op("Gather", b.op("Shape", saved[0]), b.int64(0))
-        through.append(b.counted(count))  # the numbers of the steps that there were
+        through.append(b.arange(count))  # the numbers of the steps that there were
         graph.inputs.append(given[0])
         given[1].replace_all_uses_with(inner.constant(np.array(True)))
     outs = [(end, g) for end, g in zip(ends[carries:], way.gradients[carries:], strict=False) if g is not None]
@@ -196,7 +196,7 @@ def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
 
 def _keep_states(way: _ControlFlowNode, steps: _LoopSteps) -> list[Value]:
     """The states as each step found them, stacked, as further outputs of the forward node."""
-    inner, node = way.b.inside(graph=steps.body), way.node
+    inner, node = way.b.body_builder(graph=steps.body), way.node
     saved = []
     for number, state in enumerate(steps.states):
         old = steps.body.inputs[steps.skipped + number]

@@ -98,7 +98,7 @@ def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
     if len(inputs) == 1:
         return [g]
     hits = [x.op("Equal", y) for x in inputs]
-    share = g / g.made("Sum", *(hit.where(1, 0) for hit in hits))
+    share = g / g.apply("Sum", *(hit.where(1, 0) for hit in hits))
     return [hit.where(share, 0) for hit in hits]
 
 
@@ -123,7 +123,7 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
     """Gradients of Pow: g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
     x, g, result = b.terms(operand(node), given, node.outputs[0])
     y = node.inputs[1]
-    exponent = b.given(y)
+    exponent = b.known_numbers(y)
     with b.float32("powers leave the range of float16"):
         if exponent is not None and exponent.size == 1:
             number = float(exponent.reshape(()))
@@ -180,12 +180,12 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
     dlow, dhigh = None, None
     if lowest is not None:
         found = (x >= lowest).where(found, 0)
-        if b.given(low) is None:
+        if b.known_numbers(low) is None:
             cut = (x < lowest).where(given, 0)
             dlow = _sum_of_all(b, cut if highest is None else (lowest <= highest).where(cut, 0))
     if highest is not None:
         found = (x <= highest).where(found, 0)
-        if b.given(high) is None:
+        if b.known_numbers(high) is None:
             dhigh = _sum_of_all(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
     return [found, dlow, dhigh][: len(node.inputs)]
 
@@ -210,5 +210,5 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """Gradients of start, limit and delta, by y = start + n delta."""
-    count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
+    count = b.op("Cast", b.arange(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _sum_of_all(b, g), None, _sum_of_all(b, b.op("Mul", g, count))

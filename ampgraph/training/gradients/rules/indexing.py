@@ -36,7 +36,7 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
         left = b.op("Equal", indices, b.constant(np.array(int(padding), kind)))
         g = b.op("Where", b.op("Unsqueeze", left, b.ints(*range(-1, -rank, -1))), b.number(0, x), g)
     rows = g if count == 1 else _as_rows(b, g, x, indices, axis)
-    given = b.given(indices)
+    given = b.known_numbers(indices)
     if given is not None and given.size == 1:
         size, index = b.size(x, axis), int(given.reshape(-1)[0])
         before = b.plus(size, index) if index < 0 else b.ints(index)
@@ -51,7 +51,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
     if b.rank(indices) == 0:
         return b.op("Unsqueeze", g, b.ints(axis))
     sizes = [b.size(x, n) for n in range(b.rank(x))]
-    behind = [b.given(size) for size in sizes[axis + 1 :]]
+    behind = [b.known_numbers(size) for size in sizes[axis + 1 :]]
     if axis == 0 and all(size is not None and size[0] for size in behind):
         return b.op("Reshape", g, b.ints(-1, *(int(size[0]) for size in behind if size is not None)))
     sizes[axis] = size_product(b, [b.size(indices, n) for n in range(b.rank(indices))])
@@ -91,14 +91,14 @@ def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, 
     if not batch:
         return local
     count = size_product(b, sizes[:batch])
-    number = b.counted(b.op("Squeeze", count))
+    number = b.arange(b.op("Squeeze", count))
     before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), size_product(b, own))
     return b.op("Add", b.op("Reshape", local, b.op("Concat", count, b.ints(-1), axis=0)), before)
 
 
 def size_product(b: Builder, sizes: Sequence[Value]) -> Value:
     """The product of sizes of axes as a vector of one element, a constant where they are known."""
-    given = [b.given(size) for size in sizes]
+    given = [b.known_numbers(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
     if len(known) == len(sizes):
         return b.ints(int(np.prod(known, dtype=np.int64)))

@@ -35,7 +35,7 @@ def scan(
         states: the first ones; rank and type known.
         rows: at least one; their first axis is gone through, from the end if ``backwards``; rank and type known.
     """
-    inner = b.inside("body")
+    inner = b.body_builder("body")
     olds = [inner.input(value) for value in states]
     each = [inner.input(value, list(value.shape or ())[1:]) for value in rows]
     with inner.float32(KEEP):

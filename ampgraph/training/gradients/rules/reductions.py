@@ -26,7 +26,7 @@ def _reduced_axes(b: Builder, node: ir.Node) -> Value | None:
     if listed is not None:
         return b.ints(*listed) if len(listed) else None
     value = node.inputs[1] if len(node.inputs) > 1 else None
-    given = b.given(value)
+    given = b.known_numbers(value)
     return None if given is not None and given.size == 0 else value
 
 
@@ -69,7 +69,7 @@ def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
 def _reduced_count(b: Builder, node: ir.Node) -> int | None:
     """How many values are reduced into one, where the shape says it."""
     x, axes = operand(node), _reduced_axes(b, node)
-    given = b.given(axes)
+    given = b.known_numbers(axes)
     if x.shape is None or (given is None and (axes is not None or _noop_with_empty_axes(node))):
         return None
     sizes = [b.dim(x, int(axis)) for axis in (range(b.rank(x)) if given is None else given.reshape(-1))]

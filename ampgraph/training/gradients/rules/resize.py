@@ -88,7 +88,7 @@ def _way(node: ir.Node) -> Way:
 def _resized_axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
     """The axes that change, with their scales; 0 where the sizes give it."""
     listed = [int(axis) % rank for axis in attribute(node, "axes", range(rank))]
-    scales = b.given(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = b.known_numbers(node.inputs[2]) if len(node.inputs) > 2 else None
     if scales is not None and scales.size:
         rows = zip(listed, scales.tolist(), strict=True)
         return {axis: scale for axis, scale in rows if scale != 1}
@@ -110,7 +110,7 @@ def _leading_sizes_kept(b: Builder, node: ir.Node, x: Value) -> int:
     shape = source.producer() if source is not None else None
     if shape is None or shape.op_type != "Shape" or shape.attributes or shape.inputs[0] is not x:
         return 0
-    numbers = [1 if value is None else b.given(value) for value in (start, end, steps)]
+    numbers = [1 if value is None else b.known_numbers(value) for value in (start, end, steps)]
     if any(number is None or np.size(number) != 1 for number in numbers):
         return 0
     begin, until, step = (int(np.reshape(number, ())) for number in numbers if number is not None)
@@ -122,7 +122,7 @@ def _computed_matrix(b: Builder, x: Value, y: Value, axis: int, scale: float, wa
     kind = x.dtype or FLOAT
     with b.float32("positions: float16 counts to 2,048"):
         sizes = [b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (y, x)]
-        places, sources = (Term(b, b.counted(size), INT64).cast(kind) for size in sizes)
+        places, sources = (Term(b, b.arange(size), INT64).cast(kind) for size in sizes)
         new, old = (Term(b, size, INT64).cast(kind) for size in sizes)
         ratio = new.number(scale) if scale else new / old
         if copied is not None:

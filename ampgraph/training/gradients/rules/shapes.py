@@ -25,7 +25,7 @@ def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of Squeeze and Unsqueeze: by the axes if they are known, else in the shape of the input."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
-    given = b.given(axes)
+    given = b.known_numbers(axes)
     if given is None or given.size == 0:
         return b.reshaped(g, operand(node))
     return b.op("Unsqueeze" if node.op_type == "Squeeze" else "Squeeze", g, axes)
@@ -46,7 +46,7 @@ formula_gradient("Expand", lambda g, *_: g, broadcasts=True)  # the driver sums 
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of Tile, summed over the copies: an axis of n values repeated r times is r rows of n."""
     x, repeats = operand(node), operand(node, 1)
-    rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
+    rank, counts, sizes = b.rank(x), b.known_numbers(repeats), b.known_numbers(b.shape(x))
     if counts is not None and sizes is not None:
         split = b.ints(*np.stack([counts, sizes], 1).reshape(-1).tolist())
     else:
@@ -80,10 +80,10 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of Slice: zeros around what was cut out; with steps, every value is put back where it was."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
-    strides = None if steps is None else b.given(steps)
+    strides = None if steps is None else b.known_numbers(steps)
     if steps is not None and (strides is None or (strides != 1).any()):
         return _put_back(b, node, g)
-    first, chosen = b.given(starts), b.given(axes)
+    first, chosen = b.known_numbers(starts), b.known_numbers(axes)
     if axes is None and first is not None:
         chosen = np.arange(first.size)
     if first is not None and chosen is not None:
@@ -100,9 +100,9 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
     x, y = operand(node), node.outputs[0]
     starts, axes = operand(node, 1), (*node.inputs[3:], None)[0]
     begin = starts if starts.dtype == INT64 else b.op("Cast", starts, to=int(INT64))
-    axes = b.counted(b.op("Size", starts)) if axes is None else axes
+    axes = b.arange(b.op("Size", starts)) if axes is None else axes
     whole, part = (b.op("Gather", b.shape(value), axes) for value in (x, y))
-    given = b.given(starts)
+    given = b.known_numbers(starts)
     if given is None or (given < 0).any():
         begin = b.op("Where", b.op("Less", begin, b.ints(0)), b.op("Add", begin, whole), begin)
         begin = b.op("Max", begin, b.ints(0))
@@ -115,7 +115,7 @@ def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of a Slice with steps: positions, sliced in the same way, say where each element goes."""
     x = operand(node)
     size = b.op("Size", x)
-    positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
+    positions = b.op("Reshape", b.arange(size), b.shape(x), allowzero=1)
     taken = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
     empty = b.op("Expand", b.number(0, x), b.op("Reshape", size, b.ints(1)))
     return b.reshaped(b.op("ScatterElements", empty, taken, b.op("Reshape", g, b.ints(-1)), axis=0), x)
@@ -137,7 +137,7 @@ def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     else:
         begin, end = b.ops("Split", 2, b.op("Neg", pads), num_outputs=2)
         found = b.padded(g, b.rank(operand(node)), begin, end, axes)
-    if filler is None or b.given(filler) is not None:
+    if filler is None or b.known_numbers(filler) is not None:
         return [found]
     with b.float32("a sum over the borders"):
         rest = b.op("Sub", b.op("ReduceSum", g, keepdims=0), b.op("ReduceSum", found, keepdims=0))
@@ -148,7 +148,7 @@ def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     """The gradient of a Pad that reflects or repeats, axis by axis: the middle, plus each border at the place that it
     repeats."""
     x = operand(node)
-    pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
+    pads, axes = b.known_numbers(node.inputs[1]), b.known_numbers(node.inputs[3] if len(node.inputs) > 3 else None)
     if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
         raise Unsupported(f"Pad in mode {mode} has a gradient for constant pads of 0 or more")
     rank = b.rank(x)
