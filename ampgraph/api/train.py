@@ -21,7 +21,7 @@ from ..training.run.dataset import TrainingData, normalized
 from ..training.run.fitting import OnEpoch, OnStep, fit
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
-from ..training.run.schedules import Given, scheduled
+from ..training.run.schedules import Given, tables_by_group
 from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
 
@@ -189,7 +189,7 @@ def _open_trainer(
 
 def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
     """Verb `train`, for its page: the learning rate of each update, of the first group of parameters."""
-    tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
+    tables = tables_by_group(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 

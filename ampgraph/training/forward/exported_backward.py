@@ -13,7 +13,7 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError, nearest
 from ..gradients.builder import Builder
 from .parameters import mutations
-from .read import FLOATS, described, signature
+from .read import FLOATS, signature, type_and_shape
 
 SEEDS = ("seed", "scale", "grad_output", "tangents_1")
 NAMES = ("gradient:{}", "{}.grad", "grad_{}", "{}_grad")
@@ -81,7 +81,7 @@ def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) 
         raise AmpError("AMP211", f"no output is the gradient of '{missing[0]}'{more}", hint=hint)
     for value in parameters:
         gradient = given[value.name or ""]
-        want, have = described(value), described(gradient)
+        want, have = type_and_shape(value), type_and_shape(gradient)
         if want != have:
             message = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
             raise AmpError("AMP215", message, hint="a gradient has the type and the shape of its parameter, both known")
@@ -211,7 +211,7 @@ def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named:
 def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
     """Why an input cannot be the seed that gradients start from; empty if it can."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
-        return f"it is not a float32 scalar but {described(value)}"
+        return f"it is not a float32 scalar but {type_and_shape(value)}"
     outputs, reached = _outputs(graph), _values_behind(graph, value)
     free = [name for name in gradients.values() if outputs[name] not in reached]
     if free:

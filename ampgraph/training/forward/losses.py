@@ -18,7 +18,7 @@ from ...core.errors import AmpError, is_number, nearest
 from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
-from .read import FLOATS, described
+from .read import FLOATS, type_and_shape
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -194,7 +194,7 @@ def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLos
         raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
     result = next(iter(outputs.values()))
     if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
-        message = f"cannot take {name} of output '{result.name}', {described(result)}"
+        message = f"cannot take {name} of output '{result.name}', {type_and_shape(result)}"
         raise AmpError("AMP213", message, hint="name an output that is the loss")
     dims, dtype, classes = list(result.shape), result.dtype, 0
     axis = 1 if len(dims) > 3 else len(dims) - 1
@@ -202,7 +202,7 @@ def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLos
         size = dims.pop(axis)
         classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
         if classes == 1:
-            message = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
+            message = f"cross_entropy of output '{result.name}', {type_and_shape(result)}, is 0: it has one class"
             raise AmpError("AMP213", message, hint="compute BCEWithLogitsLoss in the module, and name its output")
     labels = ir.Value(name=b.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims))
     b.graph.inputs.append(labels)

@@ -19,7 +19,7 @@ from ...core.errors import AmpError, nearest
 from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import has, traits
 from .batch_norm import initializer_of, is_trained
-from .read import FLOATS, described, signature
+from .read import FLOATS, signature, type_and_shape
 
 if TYPE_CHECKING:
     import torch
@@ -187,8 +187,8 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
             message = "not in the graph" if old is None else f"stored, and its next value '{output}' is not an output"
             hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
             raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {message}", hint=hint)
-        if described(old) != described(new):
-            message = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
+        if type_and_shape(old) != type_and_shape(new):
+            message = f"output '{output}' is {type_and_shape(new)}, and its buffer '{buffer}' is {type_and_shape(old)}"
             raise AmpError(
                 "AMP215", message, hint="the next value has the type and the shape of the buffer, both known"
             )

@@ -66,7 +66,7 @@ def signature(model: ir.Model) -> str:
     return model.graph.metadata_props.get(SIGNATURE) or model.metadata_props.get(SIGNATURE) or ""
 
 
-def described(value: ir.Value) -> str:
+def type_and_shape(value: ir.Value) -> str:
     """For errors of a forward graph: the type and the shape of a value in words."""
     dims = "of unknown shape" if value.shape is None else f"[{', '.join(str(dim) for dim in value.shape)}]"
     return f"{'of unknown type' if value.dtype is None else value.dtype.name} {dims}"

@@ -25,7 +25,7 @@ from ...runtime.mindspore_session import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData
-from ..run.schedules import Tables, table_of
+from ..run.schedules import Tables, checked_table
 from ..run.step_inputs import StepInputs
 from ..step.training_step import StepLayout, StepResult
 
@@ -110,7 +110,7 @@ class MindirTrainer:
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
-        self._table = table_of(table["*"] if isinstance(table, Mapping) else table)
+        self._table = checked_table(table["*"] if isinstance(table, Mapping) else table)
 
     @property
     def learning_rate(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ..forward.read import FLOATS, described, infer
+from ..forward.read import FLOATS, infer, type_and_shape
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
 from ..option_text import BadOption, read_options, types_of
@@ -141,7 +141,7 @@ class PenaltyBuilder:
             raise AmpError("AMP213", f"penalty: the model has no output '{name}'", hint=hint)
         output = outputs[name]
         if output.dtype not in FLOATS or output.shape is None:
-            message = f"penalty: output '{name}' is {described(output)}"
+            message = f"penalty: output '{name}' is {type_and_shape(output)}"
             raise AmpError("AMP213", message, hint="name a float output whose shape is known")
         b = self.builder
         with b.float32(REASON):

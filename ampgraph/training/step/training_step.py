@@ -218,7 +218,7 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
 
 
 @contextlib.contextmanager
-def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+def without_initializers(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
     """For a training step that is saved: the graph without some of its initializers, for as long as the block lasts."""
     held = dict(graph.initializers)
     for name in names:
@@ -239,7 +239,7 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
     """
     graph = step.model.graph
     unread = [name for name in graph.initializers if name.startswith(ORIGINAL)]
-    with without(graph, [*(entry.name for entry in step.layout.states), *unread]):
+    with without_initializers(graph, [*(entry.name for entry in step.layout.states), *unread]):
         outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
         kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
         if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
