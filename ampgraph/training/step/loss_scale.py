@@ -256,11 +256,11 @@ def _next_numbers(policy: DynamicLossScale, state: Mapping[str, Term], finite: T
     if policy.patience is not None:
         spent = finite.where(spent.number(0), spent + 1)
     if _is_one_product(policy) and policy.interval <= LONGEST:
-        scale, counter = _from_table(policy, scale, counter, finite)
+        scale, counter = _next_by_table(policy, scale, counter, finite)
         return {"scale": scale, "counter": counter, "credit": credit, "overflows": spent}
     counted = counter + 1
     stays = counted < policy.interval
-    grown, shrunk = stays.where(scale, _changed(policy, scale, grows=True)), _changed(policy, scale, grows=False)
+    grown, shrunk = stays.where(scale, _scaled(policy, scale, grows=True)), _scaled(policy, scale, grows=False)
     if policy.hysteresis != 1:
         spends, full = credit > 1, credit.number(policy.hysteresis)
         shrunk = spends.where(scale, shrunk)
@@ -270,7 +270,7 @@ def _next_numbers(policy: DynamicLossScale, state: Mapping[str, Term], finite: T
     return {"scale": finite.where(grown, shrunk), "counter": counter, "credit": credit, "overflows": spent}
 
 
-def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
+def _next_by_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
     """The next scale and counter by a table: a row for each counter from 0, and a last one for an overflow."""
     length = policy.interval
     factors = np.ones(length + 1, RULES[policy.rule].number)
@@ -295,7 +295,7 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
     return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
 
 
-def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
+def _scaled(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
     """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
     is inf. Or after an overflow: times ``backoff``, at least ``floor``.
 

@@ -114,7 +114,7 @@ def add_update(
     scaled = [gradient_of(update, part) for part in parts]
     seed, values = (None, {}) if scale is None else _read_scale(update, scale)
     unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
-    gradients, norm = _clipped(b, unscaled, options)
+    gradients, norm = _clip(b, unscaled, options)
     kept = [(move, [update.read(old) for old in move.olds], update.read(move.new)) for move in running]
     more = [new for move, _, new in kept if not move.unchecked]
     finite = None if scale is None else _gradients_finite(b, scaled, norm, more)
@@ -180,7 +180,7 @@ def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None
     return b.op("Less", b.total(norms), b.number(math.inf))
 
 
-def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
+def _clip(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
     """The gradients after clipping, and their norm before it where the norm is what limits them."""
     if options.clip_value is not None:
         low, high = b.number(-options.clip_value), b.number(options.clip_value)
