@@ -27,11 +27,9 @@ def types_of(options: type) -> dict[str, str]:
 
 
 def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
-    """Options of optimizers and the like in text: key -> value, in order; an empty text holds none. Raises BadOption.
-
-    A value is a text (of type ``str``), ``yes`` or ``no`` (``bool``), or a number; ``none`` where None is allowed. A
-    number of type ``int`` that is not whole is left to whoever checks its bounds.
-    """
+    """Options of optimizers and the like in text: key -> value, in order; an empty text holds none. Raises BadOption. A
+    value is a text (of type ``str``), ``yes`` or ``no`` (``bool``), or a number; ``none`` where None is allowed. A
+    number of type ``int`` that is not whole is left to whoever checks its bounds."""
     given: dict[str, Any] = {}
     for word in text.split(",") if text else ():
         key, _, value = (part.strip() for part in word.partition("="))

@@ -181,9 +181,7 @@ def _lower_one(b: Builder, node: ir.Node, running: list[Average]) -> None:
 
 def refuse_synchronised(graph: ir.Graph, frozen: Collection[str] = ()) -> None:
     """Raises AmpError AMP214 for a norm that torch would synchronise, where it trains and the exporter says so.
-
-    ``frozen``: names of running statistics that stay as they are.
-    """
+    ``frozen``: names of running statistics that stay as they are."""
     for node in graph:
         if is_trained(node, exported_mode=False) and SYNCHRONISED in node.metadata_props.get(CLASSES, ""):
             stored = [initializer_of(value) for value in node.inputs[3:5]]

@@ -269,9 +269,7 @@ def ctc_loss(
 ) -> Tensor:
     """torch's ctc_loss of logarithms of probabilities ``scores`` [T, N, C] and ``targets`` [N, S], step by step: the
     probability of each prefix of the labels, with blanks between them. ``reduction``: 0 none ([N]), 1 mean, 2 sum.
-
-    Graves et al., Connectionist Temporal Classification (2006), 4.1. Raises NotImplementedError for other shapes.
-    """
+    Graves et al., Connectionist Temporal Classification (2006), 4.1. Raises NotImplementedError for other shapes."""
     if targets.dim() != 2 or scores.dim() != 3:
         raise NotImplementedError("ctc_loss: give targets of two axes, padded, and scores of three")
     lengths, labels = (torch.as_tensor(value).long() for value in (input_lengths, target_lengths))
@@ -419,8 +417,7 @@ class GradientsWritten(torch.nn.Module):
 
 def with_gradients_written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten:
     """A torch module whose forward takes gradients, with these written out, for inputs of any sizes; it has the same
-    parameters. Only for a module without buffers: changes of them would be lost. ``args``: examples.
-    """
+    parameters. Only for a module without buffers: changes of them would be lost. ``args``: examples."""
     parameters = dict(module.named_parameters())
 
     def function(values: Sequence[Tensor], *given: object) -> object:

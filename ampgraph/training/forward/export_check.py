@@ -45,12 +45,9 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
 
 
 def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
-    """Compares the graph and the module by its ``own`` first outputs.
-
-    Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
-    operators without a gradient rule, weights that do not fit into one message, and an environment without ONNX
-    Runtime. Raises AmpError AMP214 where they differ.
-    """
+    """Compares the graph and the module by its ``own`` first outputs. Not looked at: a module that is random in either
+    mode, one that returns more or less in evaluation than the graph, operators without a gradient rule, weights that do
+    not fit into one message, and an environment without ONNX Runtime. Raises AmpError AMP214 where they differ."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return

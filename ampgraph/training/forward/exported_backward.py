@@ -50,14 +50,10 @@ def parse_gradients(words: Iterable[str]) -> dict[str, str]:
 def read_exported_backward(
     model: ir.Model, loss: str | None, gradients: Mapping[str, str] | None, seed: str | None
 ) -> ExportedBackward | None:
-    """What a graph with its backward says of itself; None for a forward graph.
-
-    Gradients are named by ``gradients``, by torch's list of outputs, or by their own name: `NAMES`. The loss is the
-    named output, torch's, or the only other output that is a float scalar. The seed is the named input, or the one of
-    `SEEDS` that all gradients depend on.
-
-    Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that the graph does not have.
-    """
+    """What a graph with its backward says of itself; None for a forward graph. Gradients are named by ``gradients``, by
+    torch's list of outputs, or by their own name: `NAMES`. The loss is the named output, torch's, or the only other
+    output that is a float scalar. The seed is the named input, or the one of `SEEDS` that all gradients depend on.
+    Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that the graph does not have."""
     graph = model.graph
     found = _gradient_outputs(model, gradients or {})
     if not found:
@@ -70,10 +66,8 @@ def read_exported_backward(
 
 
 def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
-    """The gradients that a graph with a backward of its own has of the parameters, in their order.
-
-    Raises AmpError AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter.
-    """
+    """The gradients that a graph with a backward of its own has of the parameters, in their order. Raises AmpError
+    AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter."""
     missing = [value.name for value in parameters if value.name not in given]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -90,11 +84,8 @@ def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) 
 
 def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
     """A copy without the backward: the outputs that are no gradients and do not depend on the seed, and what computes
-    them.
-
-    Where the graph has no seed, an output that is computed from gradients, as their norm, stays, and so does what
-    computes it.
-    """
+    them. Where the graph has no seed, an output that is computed from gradients, as their norm, stays, and so does what
+    computes it."""
     copy = model.clone()
     graph, backward = copy.graph, set(exported.gradients.values())
     seed = next((value for value in graph.inputs if value.name == exported.seed), None)

@@ -121,10 +121,7 @@ def is_loss(node: ir.Node) -> bool:
 
 def lower_losses(graph: ir.Graph) -> None:
     """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat forward graph in simple
-    operators.
-
-    Raises AmpError AMP212 for one with an input whose rank is not known.
-    """
+    operators. Raises AmpError AMP212 for one with an input whose rank is not known."""
     b = Builder(graph, "loss")
     for node in b.in_front_of_each(is_loss):
         try:
@@ -201,10 +198,8 @@ class AddedLoss:
 
 def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLoss:
     """Adds the loss ``name``, one of `LOSSES`, behind a forward graph, of its first output and a new input for the
-    labels; ``outputs`` are the graph's by name.
-
-    Raises AmpError AMP213 for a name that is no loss, and for an output that the loss cannot be taken of.
-    """
+    labels; ``outputs`` are the graph's by name. Raises AmpError AMP213 for a name that is no loss, and for an output
+    that the loss cannot be taken of."""
     if name not in LOSSES:
         known = [*LOSSES, *outputs]
         hint = nearest(name, known) or f"there are: {', '.join(known)}"
@@ -255,10 +250,8 @@ FORM = f"{', '.join(LOSSES)}, or the name of an output that is a float32 scalar;
 
 def loss_terms(given: object) -> dict[str, float] | None:
     """The terms of a loss as a user gives them (a name, a row of texts ``NAME`` and ``NAME=WEIGHT``, or a mapping), as
-    name -> weight; None for None.
-
-    Raises AmpError AMP213 for anything else, a weight that is 0 or no number, and two losses that want labels.
-    """
+    name -> weight; None for None. Raises AmpError AMP213 for anything else, a weight that is 0 or no number, and two
+    losses that want labels."""
     if given is None:
         return None
     if isinstance(given, str):

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 
 def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Value]:
-    """The initializers that are trained: all parameters (`parameter_names`) but those that ``freeze`` matches.
-
-    Raises AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named and the
-    graph does not hold, AMP205 for one that is not float32.
-    """
+    """The initializers that are trained: all parameters (`parameter_names`) but those that ``freeze`` matches. Raises
+    AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named and the graph
+    does not hold, AMP205 for one that is not float32."""
     stored, frozen = _float_initializers(model.graph), frozen_names(model, freeze)
     trained = [name for name in parameter_names(model) if name not in frozen]
     missing = [name for name in trained if name not in stored]
@@ -49,10 +47,8 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
 
 
 def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
-    """What is not trained: the initializers, parameters and buffers that a pattern matches.
-
-    Raises AmpError AMP305 for one that matches nothing.
-    """
+    """What is not trained: the initializers, parameters and buffers that a pattern matches. Raises AmpError AMP305 for
+    one that matches nothing."""
     buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
     known = list(dict.fromkeys([*_float_initializers(model.graph), *_listed_parameters(model), *buffers]))
     for pattern in freeze:
@@ -80,11 +76,9 @@ def parameter_names(model: ir.Model) -> list[str]:
     Elsewhere every float initializer with a dimension is one, except for
 
     - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (the trait
-      without_gradient);
-    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask;
-    - what is only subtracted from the data of a graph input or divides it: a normalization;
-    - a single number, unless it is a weight of a product, a convolution, a norm or PRelu, or is added to the result
-      of a product or a convolution.
+    without_gradient); - a tensor with a number of 1e4 or more, or with inf or NaN: a mask; - what is only subtracted
+    from the data of a graph input or divides it: a normalization; - a single number, unless it is a weight of a
+    product, a convolution, a norm or PRelu, or is added to the result of a product or a convolution.
     """
     named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
@@ -169,11 +163,8 @@ def mutations(model: ir.Model) -> dict[str, str]:
 
 def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
     """A module's buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
-
-    Running statistics are left to `lower_batch_norm`; ``exported_mode``: only norms exported for training train.
-
-    Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
-    """
+    Running statistics are left to `lower_batch_norm`; ``exported_mode``: only norms exported for training train. Raises
+    AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type."""
     graph = model.graph
     outputs = {value.name: value for value in graph.outputs}
     norms = [node for node in graph if is_trained(node, exported_mode)]
@@ -198,9 +189,7 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
 
 def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
     """Makes state of the buffers that a module updates beside its running statistics: stored, with an output each.
-
-    torch's exporter stores only what the graph reads. Returns their names.
-    """
+    torch's exporter stores only what the graph reads. Returns their names."""
     graph, buffers = model.graph, dict(module.named_buffers())
     norms = [node for node in graph if is_trained(node, exported_mode=False)]
     running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}

@@ -150,10 +150,7 @@ def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int,
 
 def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     """How many random words are drawn for ``x``, a scalar, and how many elements it has, a vector of one; None where
-    all rows are full.
-
-    Constants where the shape is known; else three operators on the host, where sizes are.
-    """
+    all rows are full. Constants where the shape is known; else three operators on the host, where sizes are."""
     dims = None if x.shape is None else list(x.shape)
     if dims is not None and all(isinstance(dim, int) for dim in dims):
         size = math.prod(int(str(dim)) for dim in dims)
@@ -179,10 +176,8 @@ def is_random(node: ir.Node) -> bool:
 
 
 def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
-    """Rewrites every random operator but Dropout of a flat forward graph as a function of a counter of steps.
-
-    Raises AmpError AMP205 for Multinomial.
-    """
+    """Rewrites every random operator but Dropout of a flat forward graph as a function of a counter of steps. Raises
+    AmpError AMP205 for Multinomial."""
     b = Builder(graph, "train")
     for number, node in enumerate(b.in_front_of_each(is_random)):
         if node.op_type == "Multinomial":

@@ -22,9 +22,7 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 def read_forward(model: object) -> ir.Model:
     """A flat copy of a model: functions inlined, at opset 18 or later, every type and shape inferred that can be.
-
-    Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a graph that is a training step already.
-    """
+    Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a graph that is a training step already."""
     graph, _ = adapters.load(model)
     if not isinstance(graph, OnnxGraph):
         hint = (
@@ -141,12 +139,8 @@ def _fix_dimension(model: ir.Model, name: str, batch: int) -> None:
 
 def lower_residues(graph: ir.Graph) -> bool:
     """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, since Cast and Split have gradients and
-    CUDA kernels, and products of transposed matrices and vectors; returns whether there were any.
-
-    Types and shapes must have been inferred; they are to be inferred again.
-
-    Raises AmpError AMP210 for what cannot be written so.
-    """
+    CUDA kernels, and products of transposed matrices and vectors; returns whether there were any. Types and shapes must
+    have been inferred; they are to be inferred again. Raises AmpError AMP210 for what cannot be written so."""
     b = Builder(graph, "lowered")
     for node in b.in_front_of_each(_is_residue):
         _LOWERED[node.op_type](b, node)

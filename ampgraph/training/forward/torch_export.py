@@ -160,11 +160,8 @@ def _with_inner_gradients(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
     """Of an export for training: `_program` of a module that takes gradients inside of its forward, with these written
-    out first.
-
-    That loses the names of forward's arguments, so the inputs are given them again. They keep torch's names where an
-    argument is no single tensor, or another value of the graph has such a name.
-    """
+    out first. That loses the names of forward's arguments, so the inputs are given them again. They keep torch's names
+    where an argument is no single tensor, or another value of the graph has such a name."""
     from .decompositions import input_names, with_gradients_written
 
     of_args = None if shapes is None else (shapes,)  # the written module takes all arguments as one, *args
@@ -291,11 +288,9 @@ def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter])
 @contextmanager
 def exportable_torch(torch: ModuleType) -> Iterator[None]:
     """During an export, replaces functions of torch that torch.export cannot trace, and puts them back afterwards.
-
     nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations of
     spectral_norm see a detached weight, as under their torch.no_grad(); cdist and ctc_loss, whose own kernels ask for
-    sizes, are written in other operators.
-    """
+    sizes, are written in other operators."""
     from .decompositions import cdist, ctc_loss
 
     transformer, norm = torch.nn.modules.transformer, torch.nn.utils.parametrizations._SpectralNorm
@@ -316,10 +311,8 @@ def exportable_torch(torch: ModuleType) -> Iterator[None]:
 @contextmanager
 def detached_apart(graph: ir.Graph) -> Iterator[None]:
     """During an export, cuts the graph at every detach(), since an optimizer that runs meanwhile would remove it;
-    afterwards an Identity marked `DETACHED` joins it again at each cut.
-
-    At a cut, what is detached is an output of the graph, and what reads it reads a new input.
-    """
+    afterwards an Identity marked `DETACHED` joins it again at each cut. At a cut, what is detached is an output of the
+    graph, and what reads it reads a new input."""
     cuts: list[tuple[ir.Node, ir.Value, int]] = []  # the Identity of a detach(), the new input, the output's number
     places: dict[ir.Value, int] = {}  # what is detached -> the number of the output that it is
     for node in [node for node in graph if "aten.detach" in node.metadata_props.get(CALL, "")]:

@@ -364,10 +364,8 @@ class Builder(NodeBuilder):
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Of gradients: the number of elements that a sum over ``axes`` adds up, as a scalar of the value's float type.
-
         A size that only a run shows is computed as a sum of ones, since a number made of a Shape lies on the host and
-        would have to be copied to the device. The sum is exact up to 2^24.
-        """
+        would have to be copied to the device. The sum is exact up to 2^24."""
         known = [self.dim(value, axis) for axis in axes]
         whole = float(np.prod([size for size in known if size is not None], dtype=np.int64))
         open_axes = [axis for axis, size in zip(axes, known, strict=True) if size is None]
@@ -405,10 +403,8 @@ class Builder(NodeBuilder):
     def padded(self, value: ir.Value, rank: int, begin: ir.Value, end: ir.Value, axes: ir.Value) -> ir.Value:
         """A gradient of ``rank`` axes with zeros added around it: along each of ``axes`` (an int64 vector) as many as
         ``begin`` and ``end`` say at its place; a negative amount cuts off. Notes in `placed` what it padded along one
-        axis.
-
-        Pad could read the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for all.
-        """
+        axis. Pad could read the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for
+        all."""
         before, behind, chosen = (self.known_numbers(vector) for vector in (begin, end, axes))
         if before is not None and behind is not None and chosen is not None:
             amounts = np.zeros((2, rank), np.int64)
@@ -459,11 +455,9 @@ def sum_to(b: Builder, gradient: ir.Value, value: ir.Value, result: ir.Value) ->
 
 def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence[Size] | None) -> ir.Value:
     """The gradient of ``value``, which was broadcast to the dimensions ``whole`` (None: not known): ``gradient``, which
-    has these, summed to the value's own.
-
-    Dimensions count as equal if they are the same number or the same symbol; a symbol is taken to be 2 or more, as
-    torch.export specialises 0 and 1. Where that does not decide, the axes are found when the graph runs.
-    """
+    has these, summed to the value's own. Dimensions count as equal if they are the same number or the same symbol; a
+    symbol is taken to be 2 or more, as torch.export specialises 0 and 1. Where that does not decide, the axes are found
+    when the graph runs."""
     if value.shape is None or whole is None:
         return _sum_where_one(b, gradient, value)
     own = list(value.shape)

@@ -42,10 +42,8 @@ class Piece:
 def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     """A function of the inputs that gives the loss, and the Parameters behind it by name. ``model``: the message of the
     MindIR file at ``path``. Operators of `NOT_IN_A_FILE`, which MindSpore cannot differentiate in a loaded file, run
-    live between pieces of it.
-
-    Raises AmpError AMP205 where an operator without gradient stands in a branch or a loop, or cannot be cut out.
-    """
+    live between pieces of it. Raises AmpError AMP205 where an operator without gradient stands in a branch or a loop,
+    or cannot be cut out."""
     cell = runtime.load_cell(ms, path)
     parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
     kinds = {primitive.name: primitive for primitive in model.primitives}

@@ -67,11 +67,9 @@ def _narrow(port: Port, value: Any) -> Any:
 
 
 class MindirTrainer:
-    """A step file and its state, which `fit` trains.
-
-    Raises AmpError AMP1xx, AMP501, AMP502, AMP505 as `runtime.mindspore_session.MindsporeSession`; AMP205 for a file
-    that is no training step, or returns something else than MindSpore's cells do.
-    """
+    """A step file and its state, which `fit` trains. Raises AmpError AMP1xx, AMP501, AMP502, AMP505 as
+    `runtime.mindspore_session.MindsporeSession`; AMP205 for a file that is no training step, or returns something else
+    than MindSpore's cells do."""
 
     accumulate = 1
 

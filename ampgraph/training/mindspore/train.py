@@ -84,11 +84,9 @@ def train_step(
 
 
 class TrainStep:
-    """A step that keeps its state: ``step(x, y)`` or ``step(x=x, y=y)``, numpy arrays or mindspore Tensors.
-
-    Raises AmpError AMP503 for arrays that do not fit the file, AMP504 when MindSpore stops, AMP506 when a scale with
-    ``patience`` saw more steps overflow in a row.
-    """
+    """A step that keeps its state: ``step(x, y)`` or ``step(x=x, y=y)``, numpy arrays or mindspore Tensors. Raises
+    AmpError AMP503 for arrays that do not fit the file, AMP504 when MindSpore stops, AMP506 when a scale with
+    ``patience`` saw more steps overflow in a row."""
 
     def __init__(
         self,
@@ -143,10 +141,8 @@ class TrainStep:
         return StepResult(_as_array, loss, finite, state.scale if state else 1.0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all.
-
-        Random states (Dropout) are not in it. Raises AmpError AMP105.
-        """
+        """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all. Random
+        states (Dropout) are not in it. Raises AmpError AMP105."""
         path = _checkpoint_path(path)
         kept = [{"name": name, "data": data} for name, data in self._kept().items()]
         with whole_file(path, suffix=path.suffix) as temporary:
@@ -157,10 +153,8 @@ class TrainStep:
                 raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Takes up where the step that wrote the checkpoint stood.
-
-        Raises AmpError AMP101, AMP109; nothing changes then.
-        """
+        """Takes up where the step that wrote the checkpoint stood. Raises AmpError AMP101, AMP109; nothing changes
+        then."""
         path = _checkpoint_path(path)
         if not path.is_file():
             raise AmpError("AMP101", "no such file", where=str(path), hint="step.save(path) writes one")

@@ -265,11 +265,8 @@ def weighed_micro_batches(
 
 def labels_that_count(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:
     """For micro-batches: how many labels of each sample count (are not `IGNORED`), and a one for each sample; twice the
-    latter where the batch has no labels of classes.
-
-    Raises AmpError AMP503 for inputs that differ in their number of samples, and for labels that do not count in one
-    part of a loss, while other parts count every sample.
-    """
+    latter where the batch has no labels of classes. Raises AmpError AMP503 for inputs that differ in their number of
+    samples, and for labels that do not count in one part of a loss, while other parts count every sample."""
     count = _sample_count(batch)
     rows = np.ones(count)
     labels = batch.column(layout.labels) if isinstance(batch, Drawn) else batch.get(layout.labels)

@@ -108,20 +108,16 @@ class Binding:
         self._torn = NOT_TAKEN  # why the state cannot be read; empty where it can
 
     def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
-        """The providers of the training session with their options; another kind of binding may add some.
-
-        Called before the session is opened: only ``device``, ``memory`` and ``layout`` are set by then.
-        """
+        """The providers of the training session with their options; another kind of binding may add some. Called before
+        the session is opened: only ``device``, ``memory`` and ``layout`` are set by then."""
         return with_cuda_options(providers)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:
         """Copies a whole training state to the device, arrays by name; the old one is dropped first. Of tensors that
-        other bindings share, theirs is the new value too.
-
-        Raises AmpError AMP504 where there is no room for it; then there is no state until another `put`.
-        """
+        other bindings share, theirs is the new value too. Raises AmpError AMP504 where there is no room for it; then
+        there is no state until another `put`."""
         self._torn = NOT_TAKEN
         self._places, self._bindings, self._scale, self._turn = {}, [], None, 0
         try:
@@ -218,12 +214,10 @@ class Binding:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def run(self, batch: Mapping[str, Array]) -> Made:
-        """Runs one training step on a checked batch and the newest state, and returns its results (see `Made`).
-
-        A step is done whole or not at all, also where Ctrl-C or another signal raises: that happens before ONNX
-        Runtime's own call or after it, never during it. Raises AmpError AMP504 where the runtime stops; if it has
-        written part of the state in place by then, the state cannot be read any more.
-        """
+        """Runs one training step on a checked batch and the newest state, and returns its results (see `Made`). A step
+        is done whole or not at all, also where Ctrl-C or another signal raises: that happens before ONNX Runtime's own
+        call or after it, never during it. Raises AmpError AMP504 where the runtime stops; if it has written part of the
+        state in place by then, the state cannot be read any more."""
         return self._step(batch, {entry.name: self._shared_value(entry) for entry in self._shared()})
 
     def run_own(self, batch: Mapping[str, Array]) -> Made:

@@ -231,11 +231,9 @@ def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: st
 
 def claim_folder(file: Path, until: contextlib.ExitStack) -> None:
     """Makes the folder of a checkpoint ``file``, locks other trainings out of it, and removes what killed ones left.
-
     The lock holds until ``until`` closes, and ends with the process, whatever ends it; there is none on Windows and on
     file systems without locks. The folder itself is locked: a lock file, as the package filelock has one, would stay in
-    the user's folder. Raises AmpError AMP105 where the folder cannot be made, AMP325 where another training has it.
-    """
+    the user's folder. Raises AmpError AMP105 where the folder cannot be made, AMP325 where another training has it."""
     folder = file.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

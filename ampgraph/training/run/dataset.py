@@ -301,10 +301,8 @@ def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
 
 def mapped_idx(file: IO[bytes]) -> Array:
     """Training data on disk: the array of an idx file, memory-mapped. Raises ValueError for another or a damaged file.
-
     The format, as MNIST's page has it: two zero bytes, the type, the number of axes, their sizes as big-endian uint32,
-    the numbers.
-    """
+    the numbers."""
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in IDX_TYPES or not start[3]:
         raise ValueError("its first bytes are not those of idx")
@@ -419,10 +417,8 @@ class Normalized:
 
 def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str] | None) -> str | Normalized:
     """A path of training data with the normalisation that a command line asks for: texts ``[INPUT=]MEAN,STD`` of
-    --normalize and ``[INPUT=]FACTOR`` of --scale; the path alone for none of them.
-
-    Raises AmpError AMP325 for a text of another form.
-    """
+    --normalize and ``[INPUT=]FACTOR`` of --scale; the path alone for none of them. Raises AmpError AMP325 for a text of
+    another form."""
     factors = dict(_input_and_rest("--scale", text) for text in scales or ())
     centres = dict(_input_and_rest("--normalize", text) for text in normalize or ())
     made: str | Normalized = data

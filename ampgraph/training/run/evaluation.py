@@ -24,10 +24,8 @@ TAKEN = (PARAMETER, RUNNING, GIVEN)  # kinds of state that the forward graph hol
 
 def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool = False) -> ir.Model:
     """The forward model with trained weights and running statistics, for inference: no Dropout, no batch statistics.
-
     ``average``: with the running average of the weights. Raises AmpError AMP206 for a step that holds no forward graph,
-    or no average.
-    """
+    or no average."""
     text = step.model.metadata_props.get(FORWARD)
     if text is None:
         hint = "build the step with ampgraph build-step from a forward graph"

@@ -106,13 +106,10 @@ def fit(
     group: Ranks = ALONE,
 ) -> History:
     """Trains for the epochs of ``options``, or on from a checkpoint. ``validate``: data to evaluate after every epoch;
-    ``group``: the processes that share every batch, of which rank 0 alone reads and writes checkpoints.
-
-    Raises AmpError AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit,
-    AMP101, AMP108 and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training
-    is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
-    steps.
-    """
+    ``group``: the processes that share every batch, of which rank 0 alone reads and writes checkpoints. Raises AmpError
+    AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit, AMP101, AMP108
+    and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training is lost, AMP509
+    where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two steps."""
     run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
@@ -289,10 +286,8 @@ class _TrainingRun:
 
     def _check_scale(self, scale: float) -> None:
         """Raises AmpError AMP504 for a training's loss scale that is infinite, so that every step is skipped, or whose
-        inverse is infinite in float32, so that weights become so.
-
-        A float64 scale just beyond float32 is neither: the next step overflows, is skipped, and shrinks it.
-        """
+        inverse is infinite in float32, so that weights become so. A float64 scale just beyond float32 is neither: the
+        next step overflows, is skipped, and shrinks it."""
         with np.errstate(over="ignore", divide="ignore"):
             usable = np.isfinite(scale) and np.isfinite(np.float32(1) / np.float32(scale))
         if not usable:

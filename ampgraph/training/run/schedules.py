@@ -66,10 +66,8 @@ class Schedule:
             object.__setattr__(self, name, float(value))
 
     def table(self, rate: float, steps: int) -> Array:
-        """The learning rate of each of ``steps`` updates.
-
-        Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
-        """
+        """The learning rate of each of ``steps`` updates. Raises AmpError AMP324 where the warmup takes them all, and
+        for a rate beyond the float32 numbers."""
         if self.warmup >= steps and self.warmup:
             message = f"warmup={self.warmup} takes all {steps} updates of the training"
             raise AmpError("AMP324", message, hint="warm up for less, or train for more epochs")
@@ -151,11 +149,9 @@ def checked_table(numbers: OneSchedule) -> Array:
 
 
 def tables_by_group(layout: StepLayout, rate: float, given: Given, steps: int) -> Tables | None:
-    """The tables of learning rates of ``steps`` updates; None where nothing is scheduled (``given`` is None).
-
-    ``rate``: the full rate of a step without groups. A mapping schedules the groups that it names; the others keep
-    their rate. Raises AmpError AMP324 for a group that is not there, and for one row of numbers for several groups.
-    """
+    """The tables of learning rates of ``steps`` updates; None where nothing is scheduled (``given`` is None). ``rate``:
+    the full rate of a step without groups. A mapping schedules the groups that it names; the others keep their rate.
+    Raises AmpError AMP324 for a group that is not there, and for one row of numbers for several groups."""
     if given is None:
         return None
     groups = dict(layout.groups) or {"*": rate}
@@ -165,10 +161,8 @@ def tables_by_group(layout: StepLayout, rate: float, given: Given, steps: int) -
 
 def rate_state(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
     """State tensors of a step that hold tables of learning rates, by name: each table, and the number of its last row,
-    of the groups that ``table`` has rates for.
-
-    Raises AmpError AMP324 for a step without learning rate, a group that is not there, and numbers that make no sense.
-    """
+    of the groups that ``table`` has rates for. Raises AmpError AMP324 for a step without learning rate, a group that is
+    not there, and numbers that make no sense."""
     if not layout.rate_tables:
         raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
     patterns = [pattern for pattern, _ in layout.groups] or ["*"]
@@ -223,8 +217,7 @@ def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
 
 def schedule_text(given: Given) -> str:
     """A learning-rate schedule, or those of groups, as one line that is equal for equal rates: a checkpoint keeps it.
-    "none" for None. Raises AmpError AMP324.
-    """
+    "none" for None. Raises AmpError AMP324."""
     if given is None:
         return "none"
     if isinstance(given, Mapping):

@@ -41,12 +41,10 @@ class StepInputs:
         return _check_batch(self.layout, self.ports, batch)
 
     def dataset(self, data: TrainingData) -> Dataset:
-        """Training data in any form as a checked `Dataset`; a `Dataset` as it is, unchecked.
-
-        Of an .npz file arrays that are no inputs are left out, files of a folder are memory-mapped, and an iterable of
-        batches is gone through once, to check and to count them. Raises AmpError AMP503 where arrays are missing, do
-        not fit, hold NaN or differ in their number of samples, and what reading files raises.
-        """
+        """Training data in any form as a checked `Dataset`; a `Dataset` as it is, unchecked. Of an .npz file arrays
+        that are no inputs are left out, files of a folder are memory-mapped, and an iterable of batches is gone through
+        once, to check and to count them. Raises AmpError AMP503 where arrays are missing, do not fit, hold NaN or
+        differ in their number of samples, and what reading files raises."""
         if isinstance(data, Dataset):
             return data
         if isinstance(data, Normalized):

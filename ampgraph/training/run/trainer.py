@@ -108,11 +108,8 @@ class Trainer:
 
     def step(self, batch: Feeds) -> StepResult[OrtTensor]:
         """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``. With other
-        processes each rank gives its own part of the batch.
-
-        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops, AMP509
-        where another process is gone.
-        """
+        processes each rank gives its own part of the batch. Raises AmpError AMP503 for a batch that does not fit,
+        before anything runs; AMP504 where the run stops, AMP509 where another process is gone."""
         return _step_result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
@@ -122,10 +119,8 @@ class Trainer:
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
         """Sets the learning rate of every update from the first on; the last one holds for all that follow. For a step
-        with several groups of parameters: a table by the pattern of each group.
-
-        Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
-        """
+        with several groups of parameters: a table by the pattern of each group. Raises AmpError AMP324 for what is no
+        row of numbers from 0, and for a group that is not there."""
         self._binding.replace(rate_state(self.layout, table))
 
     @property
@@ -157,8 +152,7 @@ class Trainer:
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces the whole training state, arrays by name. Raises AmpError AMP405 for one that is not of this step;
-        the old state stays then. Raises AmpError AMP504 where the device has no room for it; then there is none.
-        """
+        the old state stays then. Raises AmpError AMP504 where the device has no room for it; then there is none."""
         if not isinstance(state, Mapping):
             message = f"a state is a dictionary of arrays, not a {type(state).__name__}"
             raise AmpError("AMP405", message, hint="give all of trainer.state")
@@ -266,12 +260,9 @@ def _step_result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTen
 def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, theirs: Binding) -> None:
     """Lets two bindings share parameters and running statistics of equal names, whose values are those of ``theirs``,
     as where a generator and a discriminator train by turns. Slots, loss scale and counters stay apart, as each torch
-    optimizer has its own.
-
-    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps
-    without a common state, for state that differs in type or shape, and for what one step trains and is a constant of
-    the other.
-    """
+    optimizer has its own. Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two
+    devices; AMP405 for steps without a common state, for state that differs in type or shape, and for what one step
+    trains and is a constant of the other."""
     if any(isinstance(one, AccumulatingBinding) for one in (mine, theirs)):
         hint = "omit accumulate in both trainers, and give distributed=None"
         raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)

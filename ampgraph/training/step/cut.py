@@ -37,8 +37,7 @@ Value = ir.Value
 class CutStep:
     """A training step as two graphs. ``gradients`` reads state and the batch, and writes the loss, the scaled float32
     gradients and the next running states. ``update`` reads these (by the same names) and all state, and writes the next
-    state. Neither holds state itself.
-    """
+    state. Neither holds state itself."""
 
     gradients: TrainingStep
     update: TrainingStep
@@ -109,11 +108,9 @@ class _StepSide:
 
 def _gradients_step(model: ir.Model, side: _StepSide, layout: StepLayout, names: list[str]) -> TrainingStep:
     """Step cut in two: the gradients. The loss and the values ``names`` are the outputs, whatever does not compute them
-    is dropped, and state is only read. What the layout says of an update is blank.
-
-    `drop_unread` runs before `_split_state_reads`, which so looks at no node of the update, and again after it, since
-    only then nothing reads the vectors of state that it takes apart.
-    """
+    is dropped, and state is only read. What the layout says of an update is blank. `drop_unread` runs before
+    `_split_state_reads`, which so looks at no node of the update, and again after it, since only then nothing reads the
+    vectors of state that it takes apart."""
     graph = model.graph
     loss = next(value for value in graph.outputs if value.name == layout.loss)
     made = [side.value(name) for name in names]

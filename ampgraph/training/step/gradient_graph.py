@@ -193,10 +193,8 @@ class GradientGraph:
         self, policy: LossScale | None, penalty: GradientPenalty | None = None, pins_boundary_products: bool = True
     ) -> None:
         """Adds the gradients of a training step; they, what next running states are made of, and the parts of the loss
-        become outputs behind the loss, and parameters and running statistics become state.
-
-        ``pins_boundary_products``: whether small products at the boundary may stay float32.
-        """
+        become outputs behind the loss, and parameters and running statistics become state. ``pins_boundary_products``:
+        whether small products at the boundary may stay float32."""
         if self.backward is None and pins_boundary_products:
             pin_boundary_products(self.graph, self.loss)
         self.scale = add_scale(self.states, policy)

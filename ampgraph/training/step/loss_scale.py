@@ -88,9 +88,7 @@ class LossScaleState:
 @dataclass(frozen=True)
 class StaticLossScale:
     """A loss scale that never changes; ``skip`` says whether a step with gradients that are not finite is skipped.
-
-    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32.
-    """
+    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32."""
 
     scale: float = 1.0
     skip: bool = True
@@ -244,10 +242,8 @@ LossScale = StaticLossScale | DynamicLossScale
 
 def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
     """The state of a loss scale after a step whose gradients were all ``finite`` (a truth value), or were not;
-    ``state`` and the result by the names of `LossScaleState`.
-
-    Scales have the rule's number type, the others are int32; ``pending`` is there only under a rule that is late.
-    """
+    ``state`` and the result by the names of `LossScaleState`. Scales have the rule's number type, the others are int32;
+    ``pending`` is there only under a rule that is late."""
     if not RULES[policy.rule].late:
         return _next_numbers(policy, state, finite)
     decided = _next_numbers(policy, {**state, "scale": state["pending"]}, finite)
@@ -375,11 +371,9 @@ _KINDS = ["dynamic", "static", "none"]
 
 
 def parse_loss_scale(text: str) -> LossScale | None:
-    """Reads a loss scale from text: ``dynamic[:KEY=VALUE,...]``, ``static:NUMBER[,skip=no]`` or ``none``.
-
-    Keys are the fields of `DynamicLossScale`; what is left out is what the rule comes with. ``none`` gives None.
-    Raises AmpError AMP320.
-    """
+    """Reads a loss scale from text: ``dynamic[:KEY=VALUE,...]``, ``static:NUMBER[,skip=no]`` or ``none``. Keys are the
+    fields of `DynamicLossScale`; what is left out is what the rule comes with. ``none`` gives None. Raises AmpError
+    AMP320."""
     kind, colon, rest = text.strip().partition(":")
     if kind == "none" and not colon:
         return None

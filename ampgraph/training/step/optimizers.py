@@ -49,8 +49,7 @@ class Optimizer(Protocol):
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
     ) -> Moved:
-        """The optimizer's new parameter and its new slots, from the old ones and the unscaled gradient, all
-        float32."""
+        """The optimizer's new parameter and its new slots, from the old ones and the unscaled gradient, all float32."""
         ...
 
 
@@ -263,11 +262,9 @@ class Groups:
         return spelled_optimizer(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
-        """The group of each of these parameters, in their order: the first whose pattern matches its name.
-
-        Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
-        that an earlier one leaves.
-        """
+        """The group of each of these parameters, in their order: the first whose pattern matches its name. Raises
+        AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none that an
+        earlier one leaves."""
         found = {name: self._first(name, names) for name in names}
         for row in self.rows:
             if row not in found.values():
@@ -306,10 +303,8 @@ def distinct(groups: Iterable[ParameterGroup]) -> list[ParameterGroup]:
 
 def groups_of(given: object) -> Groups:
     """The groups of parameters that a user gives: one optimizer, an object or text, or rows ``(pattern, optimizer)`` or
-    texts ``PATTERN=OPTIMIZER``; in a row the optimizer may also be ``frozen`` (or None) or ``shared``.
-
-    Raises AmpError AMP322 for anything else, for a pattern that is given twice, and where no group has an optimizer.
-    """
+    texts ``PATTERN=OPTIMIZER``; in a row the optimizer may also be ``frozen`` (or None) or ``shared``. Raises AmpError
+    AMP322 for anything else, for a pattern that is given twice, and where no group has an optimizer."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         return Groups((_parse_group(given) if isinstance(given, str) else ParameterGroup(ALL, as_optimizer(given)),))
     rows = tuple(_group_of(row) for row in given)

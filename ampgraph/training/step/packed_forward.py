@@ -77,12 +77,9 @@ def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], st
 
 
 def unpack(text: str, tensors: Mapping[str, Array], left_out: Mapping[str, Array] | None = None) -> ir.Model:
-    """The forward model with these numbers in the place of its initializers of the same name.
-
-    ``left_out``: numbers for what `pack` left out alone; small weights are in the text, as they were.
-
-    Raises AmpError AMP206 for a text or for tensors that do not fit.
-    """
+    """The forward model with these numbers in the place of its initializers of the same name. ``left_out``: numbers for
+    what `pack` left out alone; small weights are in the text, as they were. Raises AmpError AMP206 for a text or for
+    tensors that do not fit."""
     try:
         proto = onnx.ModelProto.FromString(_inflated(base64.b85decode(text)))
         model: ir.Model = ir.from_proto(proto)

@@ -116,11 +116,9 @@ class PenaltyBuilder:
     def value(
         self, loss: Value, outputs: Mapping[str, Value], inputs: Sequence[Value], parameters: Sequence[Value]
     ) -> Value:
-        """The penalty without its weight: a float32 scalar.
-
-        ``outputs``: of the forward graph; ``inputs``: the batch without its labels.
-        Raises AmpError AMP213 for a name that is not there, AMP210 to AMP212 as `differentiate` does.
-        """
+        """The penalty without its weight: a float32 scalar. ``outputs``: of the forward graph; ``inputs``: the batch
+        without its labels. Raises AmpError AMP213 for a name that is not there, AMP210 to AMP212 as `differentiate`
+        does."""
         inner = loss if self.penalty.output is None else self._summed(outputs)
         wanted = self._penalised_values(inner, inputs, parameters)
         gradients = differentiate(self.graph, inner, wanted, self.seed)

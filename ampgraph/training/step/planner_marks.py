@@ -146,9 +146,8 @@ def _multiplications(node: ir.Node) -> float:
 
 def hold_norms(model: ir.Model) -> None:
     """In a step: keeps norms that are written in simple operators in float32, and so what is differentiated of them.
-
-    The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward does.
-    """
+    The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward
+    does."""
     for region in find_regions(OnnxGraph(model).dataflow()):
         if has(region.kind, "norms"):
             for op in region.ops:

@@ -85,10 +85,8 @@ class StateBuilder:
         self.shapes[value.name or ""] = tuple(dims)
 
     def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> None:
-        """Makes the next value of some state, or the old one where ``when`` is false, an output of its own.
-
-        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
-        """
+        """Makes the next value of some state, or the old one where ``when`` is false, an output of its own. A runtime
+        copies through an Identity what somebody else reads too: an output takes the value itself, if it may."""
         for old, new in after.items():
             chosen = new if when is None else self.builder.op("Where", when, new, old)
             maker = chosen.producer()

@@ -245,10 +245,8 @@ def without_initializers(graph: ir.Graph, names: Sequence[str]) -> Iterator[None
 
 def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
     """A training step's model to open, without its state, its metadata and the packed forward graph; and the folder of
-    its data files, "" for none.
-
-    Raises AmpError AMP502 for frozen weights beyond what one message holds; a saved step has them in a data file.
-    """
+    its data files, "" for none. Raises AmpError AMP502 for frozen weights beyond what one message holds; a saved step
+    has them in a data file."""
     graph = step.model.graph
     unread = [name for name in graph.initializers if name.startswith(ORIGINAL)]
     with without_initializers(graph, [*(entry.name for entry in step.layout.states), *unread]):

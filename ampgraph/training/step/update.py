@@ -217,10 +217,7 @@ def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, cou
 
 def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Value]:
     """In an update's graph: the factors of the old running average and of the new parameter in the next average; 0 and
-    1 at the first update.
-
-    As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
-    """
+    1 at the first update. As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn."""
     first = b.op("Equal", count, b.int64(0))
     kept = b.op("Where", first, b.number(0), b.number(decay))
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
@@ -228,8 +225,7 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
 
 def _add_output(b: Builder, name: str, value: Value | None, dtype: ir.DataType) -> str:
     """In an update's graph: makes a scalar an output called ``name``, or like it if that is taken; returns the name, ""
-    where there is no value. Of one that is an output already an Identity becomes that output.
-    """
+    where there is no value. Of one that is an output already an Identity becomes that output."""
     if value is None:
         return ""
     output = b.op("Identity", value) if value.is_graph_output() else value

@@ -32,11 +32,9 @@ SUMMED = "the sum over all steps of what they bring to one value"
 def through_bodies(
     b: Builder, node: ir.Node, gradients: Sequence[Value | None], active: Collection[Value], inside: Inside
 ) -> Pairs:
-    """Values of this graph that an If, a Loop or a Scan reads, and the gradients that it brings them.
-
-    Raises AmpError AMP210 for another node with bodies, and for bodies that cannot be computed again; Unsupported for
-    a form that has no gradient here.
-    """
+    """Values of this graph that an If, a Loop or a Scan reads, and the gradients that it brings them. Raises AmpError
+    AMP210 for another node with bodies, and for bodies that cannot be computed again; Unsupported for a form that has
+    no gradient here."""
     around = [value for value in captured(node) if value in active]
     if not around and not any(value in active for value in node.inputs if value is not None):
         return []

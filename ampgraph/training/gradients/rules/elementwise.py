@@ -148,10 +148,7 @@ def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
 @gradient("Gelu", "com.microsoft::Gelu")
 def gelu(b: Builder, node: ir.Node, given: Value) -> Term:
     """The gradient of Gelu: P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch
-    differentiates it.
-
-    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth.
-    """
+    differentiates it. P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth."""
     x, g = b.terms(operand(node), given)
     if attribute(node, "approximate", "none") == "tanh":
         with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):

@@ -87,11 +87,9 @@ def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 
 @gradient("Einsum")
 def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
-
-    An index that only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others;
-    where it is 1 in the operand, and in an ellipsis, which is written out, the gradient is summed over it.
-    """
+    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g. An index that
+    only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others; where it is 1 in
+    the operand, and in an ellipsis, which is written out, the gradient is summed over it."""
     inputs = [value for value in node.inputs if value is not None]
     terms, result = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
     sizes = _index_sizes(inputs, terms)

@@ -82,70 +82,58 @@ class Direction:
 
     @property
     def hidden(self) -> int:
-        """Gradient of one direction of an LSTM, GRU or RNN: H, by the attribute, which ONNX Runtime demands though ONNX
-        does not."""
+        """Gradient of a recurrence: H, by the attribute, which ONNX Runtime demands though ONNX does not."""
         return int(attribute(self.node, "hidden_size"))
 
     @property
     def x(self) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: the input, [T, B, I]."""
+        """Gradient of a recurrence: the input, [T, B, I]."""
         return operand(self.node)
 
     @property
     def kind(self) -> ir.DataType:
-        """Gradient of one direction of an LSTM, GRU or RNN: the type that the node computes in."""
+        """Gradient of a recurrence: the type that the node computes in."""
         return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
-        """Gradient of one direction of an LSTM, GRU or RNN: its part of the node's input ``index``, without the axis of
+        """Gradient of a recurrence: its part of the node's input ``index``, without the axis of
         directions; None where the input is left out."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else self.own(value, 0)
 
     def own(self, value: Value, axis: int) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: its part of a tensor whose axis of directions is ``axis``,
-        without that axis."""
+        """Gradient of a recurrence: its part of a tensor whose axis of directions is ``axis``, without that axis."""
         made = self.b.op("Gather", value, self.b.int64(self.number), axis=axis)
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
 
     def initial_state(self, index: int) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: its initial state [B, H], the node's input ``index`` (5 the
+        """Gradient of a recurrence: its initial state [B, H], the node's input ``index`` (5 the
         state, 6 an LSTM's cell); zeros where it is left out."""
-        return self._state_or_zeros(self.part(index))
-
-    def _state_or_zeros(self, state: Value | None) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: a value of the shape of a state, [B, H], with that shape
-        declared; zeros for None."""
-        if state is None:
-            size = self.b.op("Concat", self.b.size(self.x, 1), self.b.ints(self.hidden), axis=0)
-            state = self.b.op("Expand", self.b.number(0, self.x), size)
-        return self.b.typed(state, self.kind, list(self.x.shape or ())[1], self.hidden)
+        return _state_or_zeros(self, self.part(index))
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: a value of all steps as a term, with its shape declared:
-        [T, B, gates H]."""
+        """Gradient of a recurrence: a value of all steps as a term, with its shape declared: [T, B, gates H]."""
         value = value.value if isinstance(value, Term) else value
         self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
         return Term(self.b, value, value)
 
     def weight(self, index: int) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: its W [k H, I] (input 1) or R [k H, H] (input 2), which no
-        node leaves out."""
+        """Gradient of a recurrence: its W [k H, I] (input 1) or R [k H, H] (input 2), which no node leaves out."""
         found = self.part(index)
         assert found is not None
         return found
 
     def output_gradient(self, index: int) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: that of the node's output ``index``: of Y (0) [T, B, H], of
+        """Gradient of a recurrence: that of the node's output ``index``: of Y (0) [T, B, H], of
         a last state (1, or 2: the cell) [B, H]; zeros where nothing flows back."""
         g = self.gradients[index] if index < len(self.gradients) else None
         if index:
-            return self._state_or_zeros(None if g is None else self.own(g, 0))
+            return _state_or_zeros(self, None if g is None else self.own(g, 0))
         return self.rows(self.b.zeros(self.states_after().value) if g is None else self.own(g, 1)).value
 
     def states_after(self) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: the state that each step makes, its part of Y, [T, B, H]; Y
+        """Gradient of a recurrence: the state that each step makes, its part of Y, [T, B, H]; Y
         becomes an output of the node where that left it out."""
         dims = list(self.x.shape or ())
         directions = 2 if attribute(self.node, "direction", "forward") == "bidirectional" else 1
@@ -153,7 +141,7 @@ class Direction:
         return self.rows(self.own(whole, 1))
 
     def states_before(self) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: the state that each step starts from, [T, B, H]: the
+        """Gradient of a recurrence: the state that each step starts from, [T, B, H]: the
         initial state, then Y without its last step, in the order of this direction."""
         b, start = self.b, self.b.op("Unsqueeze", self.initial_state(5), self.b.ints(0))
         span = (b.ints(1), b.ints(2**62)) if self.backwards else (b.ints(0), b.ints(-1))
@@ -162,35 +150,32 @@ class Direction:
         return self.rows(b.op("Concat", *pair, axis=0))
 
     def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
-        """Gradient of one direction of an LSTM, GRU or RNN: a value of several gates split into ``parts`` along an
+        """Gradient of a recurrence: a value of several gates split into ``parts`` along an
         axis, H elements for each gate."""
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: values of single gates [T, B, H] concatenated, as one value
+        """Gradient of a recurrence: values of single gates [T, B, H] concatenated, as one value
         of all steps [T, B, gates H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: the product x weight^T for all steps; ``weight`` is
-        [gates H, size of x]."""
+        """Gradient of a recurrence: the product x weight^T for all steps; ``weight`` is [gates H, size of x]."""
         return Term(self.b, self.b.op("MatMul", x, self.b.op("Transpose", weight, perm=[1, 0])), self.x)
 
     def preactivations(self, x: Value | Term, weight: int, bias: int) -> Term:
-        """Gradient of one direction of an LSTM, GRU or RNN: what ``x`` gives to the sums before the activations of all
-        gates, [T, B, k H]: its product with W or R (``weight`` 1 or 2), plus the bias of X or of the state (``bias`` 0
-        or 1)."""
+        """Gradient of a recurrence: what ``x`` gives to the sums before the activations of all gates, [T, B, k H]: its
+        product with W or R (``weight`` 1 or 2), plus the bias of X or of the state (``bias`` 0 or 1)."""
         product, both = self.products(x, self.weight(weight)), self.biases()
         return self.rows(product if both is None else product + both[bias], self.gates)
 
     def biases(self) -> list[Value] | None:
-        """Gradient of one direction of an LSTM, GRU or RNN: the bias of X and that of the state, each [k H]; None where
-        the node has none."""
+        """Gradient of a recurrence: the bias of X and that of the state, each [k H]; None where the node has none."""
         both, half = self.part(3), self.gates * self.hidden
         return None if both is None else self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
 
     def weight_gradient(self, of_gates: Value | Term, inputs: Value | Term, gates: int = 0) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: that of W or R, [1, k H, size of an input], from the
+        """Gradient of a recurrence: that of W or R, [1, k H, size of an input], from the
         gradients of the gates [T, B, k H] and the ``inputs`` that the weight was multiplied by, [T, B, size]. ``gates``
         is k where only some gates are meant; 0: all."""
         b, size = self.b, self.b.ints(-1, (gates or self.gates) * self.hidden)
@@ -201,20 +186,20 @@ class Direction:
         return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, columns)), b.ints(0))
 
     def bias_gradient(self, *parts: Value) -> Value:
-        """Gradient of one direction of an LSTM, GRU or RNN: that of both biases, [1, 2 k H], from the gradients of the
+        """Gradient of a recurrence: that of both biases, [1, 2 k H], from the gradients of the
         gates [T, B, k H] as they depend on X and on the state, summed over steps and batch."""
         with self.b.float32(KEEP):
             sums = [self.b.sum(value, (0, 1), keep=False) for value in parts]
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
 
     def scan(self, step: Step, last: Sequence[Value], rows: Sequence[Value | Term]) -> tuple[list[Value], list[Value]]:
-        """Gradient of one direction of an LSTM, GRU or RNN: `scan` against this direction, as gradients flow; ``last``:
+        """Gradient of a recurrence: `scan` against this direction, as gradients flow; ``last``:
         the gradients of the last states, which it starts from."""
         given = [row.value if isinstance(row, Term) else row for row in rows]
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
     def activations(self, *usual: str, others: bool = False) -> list[str]:
-        """Gradient of one direction of an LSTM, GRU or RNN: its activations, in lower case. Raises Unsupported for
+        """Gradient of a recurrence: its activations, in lower case. Raises Unsupported for
         others than the ``usual`` ones, unless ``others`` are taken."""
         found = attribute(self.node, "activations") or list(usual) * 2
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
@@ -223,6 +208,14 @@ class Direction:
             kind, only = self.node.op_type, ", ".join(usual)
             raise Unsupported(f"{kind} with {', '.join(own)} has no gradient here, only with {only}")
         return own
+
+
+def _state_or_zeros(side: Direction, state: Value | None) -> Value:
+    """Gradient of a recurrence: a value of the shape of a state, [B, H], with that shape declared; zeros for None."""
+    if state is None:
+        size = side.b.op("Concat", side.b.size(side.x, 1), side.b.ints(side.hidden), axis=0)
+        state = side.b.op("Expand", side.b.number(0, side.x), size)
+    return side.b.typed(state, side.kind, list(side.x.shape or ())[1], side.hidden)
 
 
 @dataclass(frozen=True)

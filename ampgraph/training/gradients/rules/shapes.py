@@ -124,10 +124,7 @@ def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
 @gradient("Pad")
 def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     """The gradients of Pad: what was added is cut off, what was cut off is 0; reflected and repeated borders are added
-    where they come from.
-
-    The value that fills the borders gets what the operand does not.
-    """
+    where they come from. The value that fills the borders gets what the operand does not."""
     pads, filler, axes = (*node.inputs[1:], None, None)[:3]
     mode = attribute(node, "mode", "constant")
     if mode != "constant":

@@ -157,11 +157,9 @@ def padding_vector(b: Builder, amounts: Amounts) -> Value:
 
 def transposed_conv(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: int = 1) -> Value:
     """Gradient of a Conv or pool: the transposed convolution: every element of ``g`` times the weight is added to its
-    window of a result with the shape of ``like``.
-
-    Padding that is equal in front and behind is an attribute of ConvTranspose, since cuDNN knows only that. With other
-    padding, or sizes that are not known, ConvTranspose makes as much as there may be, and a Slice cuts out the result.
-    """
+    window of a result with the shape of ``like``. Padding that is equal in front and behind is an attribute of
+    ConvTranspose, since cuDNN knows only that. With other padding, or sizes that are not known, ConvTranspose makes as
+    much as there may be, and a Slice cuts out the result."""
     zeros = [0] * len(w.kernel)
     crop = w.begins if isinstance(w.begins, list) and w.begins == w.ends else zeros
     spare = _output_padding(b, w, g, like)
@@ -182,10 +180,8 @@ def transposed_conv(b: Builder, g: Value, weight: Value, w: Windows, like: Value
 
 def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] | None:
     """Gradient of a Conv or pool: ConvTranspose's ``output_padding``: by axis, how many elements of ``like`` the last
-    window does not reach. With strides of 1 there are none, whatever the sizes.
-
-    None where it is not known, is beyond what ConvTranspose takes (a stride), or padding differs in front and behind.
-    """
+    window does not reach. With strides of 1 there are none, whatever the sizes. None where it is not known, is beyond
+    what ConvTranspose takes (a stride), or padding differs in front and behind."""
     if not isinstance(w.begins, list) or w.begins != w.ends:
         return None
     sizes, places = [b.dim(like, axis) for axis in w.axes], [b.dim(g, axis) for axis in w.axes]
@@ -322,11 +318,9 @@ def _slices_by_tap(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value
 @gradient("MaxPool")
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
     """The gradient of MaxPool: the first of the largest elements of a window gets all of its gradient, as in torch.
-
     Where windows lie side by side, the largest element is looked for again. Else MaxPool's second output says where it
-    was, as an index into the whole tensor; a MaxPool with that output is 20 times as slow on CPU as one without.
-    Raises Unsupported for storage_order 1.
-    """
+    was, as an index into the whole tensor; a MaxPool with that output is 20 times as slow on CPU as one without. Raises
+    Unsupported for storage_order 1."""
     x, y = operand(node), node.outputs[0]
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
     if len(node.outputs) == 1 and _is_tiled(b, x, w):
@@ -365,10 +359,8 @@ def _is_tiled(b: Builder, x: Value, w: Windows) -> bool:
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
     """The gradient of a MaxPool whose windows tile ``x`` (`_is_tiled`): ``g`` goes to the first element of each window
-    that is not below the maximum ``y``, and to the last one where none before it is.
-
-    The gradient that is left is multiplied by zeros and ones: a Where takes ten times as long on a CPU.
-    """
+    that is not below the maximum ``y``, and to the last one where none before it is. The gradient that is left is
+    multiplied by zeros and ones: a Where takes ten times as long on a CPU."""
     *all_but_last, _ = _slices_by_tile_element(b, x, w)
     parts: list[Value] = []
     for element in all_but_last:
