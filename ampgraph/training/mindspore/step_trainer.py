@@ -43,9 +43,9 @@ class MindirInputs(StepInputs):
         """A batch for a MindIR training step as arrays of the file's types. AmpError AMP503."""
         return super().checked(self._narrowed(batch))
 
-    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
+    def _check_samples(self, arrays: Feeds) -> dict[str, Array]:
         """Training data for a MindIR step: arrays of all samples, checked, in the file's types."""
-        return super()._checked_whole(self._narrowed(arrays))
+        return super()._check_samples(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
         """Training data for a MindIR step in the types of the file, float64 and int64 narrowed. AmpError AMP503 for a
