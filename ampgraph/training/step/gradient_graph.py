@@ -27,7 +27,7 @@ from ..forward.random_numbers import is_random, lower_dropout, lower_random
 from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .flat_update import Together, parts_of
+from .flat_update import Grouping, parameter_runs
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .optimizers import Groups, distinct
@@ -251,13 +251,13 @@ class GradientGraph:
     def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
         """Adds the update to the planned gradients, and returns the training step. ``said``: the options of
         `build_training_step`, which the step's layout keeps. To be called once."""
-        how = Together.on(said.get("target"))
+        how = Grouping.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
         gradients = self._remove_outputs(self.handed)
         batch, new = self._remove_copies(len(self.running)), self._remove_outputs(self.moved[len(self.running) :])
         self.states.builder = b = Builder(self.graph, "step")
-        parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
+        parts = parameter_runs(self.states, self.parameters, gradients, self.groups, how)
         skips = self.scale is not None and self.scale.skips
         told = covered_by_gradients(self.graph, self.parameters) if skips else ()
         averages = [replace(one, batch=value) for one, value in zip(self.running, batch, strict=True)]

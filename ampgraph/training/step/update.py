@@ -17,7 +17,7 @@ from ...core.errors import AmpError, is_number
 from ..forward.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder, Term
 from ..gradients.rules.norms import BATCH
-from .flat_update import Move, Part, gradient_of, move_part
+from .flat_update import Move, Part, move_part, update_gradient
 from .loss_scale import RULES, DynamicLossScale, LossScale, next_state
 from .optimizers import ParameterGroup, distinct
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
@@ -116,7 +116,7 @@ def add_update(
     """
     states, b = update.states, update.builder
     b.scope = ""
-    scaled = [gradient_of(update, part) for part in parts]
+    scaled = [update_gradient(update, part) for part in parts]
     seed, values = (None, {}) if scale is None else _read_scale(update, scale)
     unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
     gradients, norm = _clip(b, unscaled, options)
