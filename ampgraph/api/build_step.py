@@ -19,7 +19,7 @@ from ..planner.resolve import resolve
 from ..training.forward.batch_norm import lost_for_inference
 from ..training.forward.losses import loss_terms, spelled_terms
 from ..training.forward.read import check_batch, read_forward
-from ..training.step.flat_update import Together
+from ..training.step.flat_update import Grouping
 from ..training.step.gradient_graph import GradientGraph
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Groups, Optimizer, groups_of
@@ -154,7 +154,7 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
     """For `build_training_step`: plans forward and backward together and inserts the Casts; what the plan warns of."""
     if options.level.name == "O0":
         return ()
-    graph, together = OnnxGraph(joint.model), Together.on(options.target)
+    graph, together = OnnxGraph(joint.model), Grouping.on(options.target)
     options = replace(options, cast_together=together.longest if together.vectors else 0)
     held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     stored = frozenset(value.name or "" for value in held)
