@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
@@ -15,12 +15,12 @@ from ..core.progress import Progress, silent
 from ..core.spellings import place_word
 from ..formats.adapters import load_onnx
 from ..numerics.inputs.samples import load_samples
-from ..numerics.metrics.agreement import apart
+from ..numerics.metrics.agreement import compare_outputs
 from ..numerics.pairs import in_types_of
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
 from ..runtime.executed import ExecutedSession, Runtime, is_here
-from ..runtime.targets import executed_session, lacking
+from ..runtime.targets import executed_session, lacking_runtime
 from .kinds import Data, Feeds, PathLike
 
 ROUNDS, WARM = 20, 2
@@ -54,7 +54,7 @@ def bench(
     Raises:
         AmpError: AMP312 for a number that makes no sense, and what `run` raises.
     """
-    as_annotated(bench, locals())
+    check_annotated(bench, locals())
     if not models or not is_whole(rounds) or rounds < 1:
         raise AmpError("AMP312", "nothing to time", hint="name one model or more, and 1 round or more")
     with quiet_collector():
@@ -68,7 +68,7 @@ def bench(
         sample: Feeds | None = None
         for lane in lanes:
             if lane.session is not None:
-                sample = next(iter(drawn.fitted(lane.session.run))) if sample is None else sample
+                sample = next(iter(drawn.fit_to(lane.session.run))) if sample is None else sample
                 lane.feed(sample)
         for number in range(WARM + rounds):
             progress("timing", number, WARM + rounds)
@@ -114,7 +114,7 @@ def _runtime_kind(target: str) -> str:
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):
-        raise lacking(target)
+        raise lacking_runtime(target)
     return _executing_runtime(target)
 
 
@@ -174,7 +174,9 @@ def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
             continue
         ratios = [a / b for a, b in zip(base.seconds, lane.seconds, strict=False)]
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        pairs = [apart(value, lane.outputs[name]) for name, value in base.outputs.items() if name in lane.outputs]
+        pairs = [
+            compare_outputs(value, lane.outputs[name]) for name, value in base.outputs.items() if name in lane.outputs
+        ]
         errors = [one.error for one in pairs if one.floating]
         yield Timed(
             lane.runtime.name, lane.model, lane.hint, lane.threads, statistics.median(lane.seconds),

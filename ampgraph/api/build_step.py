@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
@@ -29,7 +29,7 @@ from ..training.step.update import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .prepare import at_given
+from .prepare import at_given_opset
 
 DEFAULT = "default"
 HAZARD = "mask"
@@ -104,7 +104,7 @@ def build_training_step(
             gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe, ``freeze`` and the
             patterns of groups, AMP320 for the loss scale, AMP322 for optimizers, clipping and ema.
     """
-    as_annotated(build_training_step, locals())
+    check_annotated(build_training_step, locals())
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _loss_scale_policy(loss_scale, options.level.name, options.dtype)
@@ -113,7 +113,7 @@ def build_training_step(
     size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        moved = None if wanted.opset is None else at_given(adapters.load(model)[0], wanted)
+        moved = None if wanted.opset is None else at_given_opset(adapters.load(model)[0], wanted)
         forward = read_forward(moved.model if isinstance(moved, OnnxGraph) else model)
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
@@ -159,8 +159,8 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
     held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     stored = frozenset(value.name or "" for value in held)
     graph.prepare()
-    plan, flow = pipeline.settled_plan(graph, options, stored)
-    pipeline.applied(graph, plan, flow)
+    plan, flow = pipeline.plan_prepared_graph(graph, options, stored)
+    pipeline.run_passes(graph, plan, flow)
     joint.match_types()
     return tuple(note for note in plan.notes if note.topic == HAZARD)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
@@ -23,11 +23,11 @@ from ..passes.fuse_casts import idle_casts
 from ..report.findings import Checked, Finding
 from ..report.fusions import engine_sizes
 from ..runtime.executed import Runtime
-from ..runtime.opening import refusal
+from ..runtime.opening import opening_refusal
 from ..runtime.targets import executed_session, runtime_of
 from ..runtime.tensorrt_rtx import BuildJob, build_all
 from .kinds import Data, PathLike
-from .run import opened
+from .run import open_session
 from .verify import TOLERANCE, verify
 
 SAMPLES = 4  # that are run where nobody says how many
@@ -69,7 +69,7 @@ def check(
         AmpError: for mistakes in the arguments and in ``data``; AMP404 for a target that nothing builds for, AMP501 and
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
-    as_annotated(check, locals())
+    check_annotated(check, locals())
     builds, sm = only_builds(target, runtime), tuple(sm)
     if sm and not builds:
         hint = "--runtime names the Python of an environment with TensorRT for RTX"
@@ -181,7 +181,7 @@ class _Check:
         if is_mindir(self.model):
             return
         try:
-            found = refusal(self.model)
+            found = opening_refusal(self.model)
         except AmpError as error:
             self.skipped["opens"] = error.message
             return
@@ -218,8 +218,10 @@ class _Check:
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
-            session = opened(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
-            drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
+            session = (
+                open_session(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
+            )
+            drawn = load_samples(graph, data, count=count, dims=dims).fit_to(session.run)
             return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
 
         hint = "ampgraph verify with the float32 model names the node" if data is not None else "give --data to be sure"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, overload
 
-from ..core.arguments import as_annotated, callables, of_kind
+from ..core.arguments import check_annotated, check_callables, check_kind
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -148,13 +148,13 @@ def convert(
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
-    as_annotated(convert, locals())
+    check_annotated(convert, locals())
     given: Given = {"level": level, **fields}
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:
         _refuse_beside_plan(wanted, given, data)
-    of_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
-    callables("passes", passes)
+    check_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
+    check_callables("passes", passes)
     place = None if output is None else Path(output)
     refuse_page(html, model, output, data)
     job = Job(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
@@ -50,7 +50,7 @@ def diff(
         AmpError: AMP208 for a plan and a model, and for models without a node in common, AMP403 for plans that are for
             two models, AMP312 for data without a reference, and what `inspect` and `verify` raise.
     """
-    as_annotated(diff, locals())
+    check_annotated(diff, locals())
     if reference is None and (data is not None or samples is not None):
         raise AmpError("AMP312", "data does nothing without the model that both were made from", hint="add --reference")
     found = _compared(first, second)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.recipe import Recipe, RecipeFields, Unpack
@@ -118,7 +118,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
     Raises:
         AmpError: AMP105 where nothing can be written, AMP106 for one of the lists, and for names that are not known.
     """
-    as_annotated(export_mixlist, locals())
+    check_annotated(export_mixlist, locals())
     wanted = recipe_for(export_mixlist, recipe, fields)
     mixlist = build_mixlist(wanted.policy, wanted.level, wanted.lists)
     write_mixlist(mixlist, output, wanted.lists)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..oplists.options import Options
 
 
-def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+def rewrite_graph(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     """A step of `convert`: sorts a graph and edits it by what `find_rewrites` finds: its dataflow, and the rewrites."""
     graph.prepare()
     graph.refuse_training()
@@ -35,27 +35,27 @@ def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[D
 
     flow = graph.dataflow(options.dtype, low_io)
     rewrites = find_rewrites(flow, options)
-    return carried_out(rewrites, graph, options.dtype, low_io) if rewrites else flow, rewrites
+    return carry_out(rewrites, graph, options.dtype, low_io) if rewrites else flow, rewrites
 
 
-def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
+def carry_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
     """A step of `convert` and `apply`: the dataflow of a graph edited by rewrites, which name nodes as they were."""
     RewriteRegions(tuple(rewrites), dtype)(graph)
     return graph.dataflow(dtype, low_io)
 
 
-def ranged(options: Options, rewrites: Sequence[Rewrite]) -> Options:
+def with_ranges_of(options: Options, rewrites: Sequence[Rewrite]) -> Options:
     """A step of `convert`: the options with the ranges of what rewrites have made of values."""
     renamed = {name: new for one in rewrites for name, new in one.renamed.items()}
     return replace(options, ranges=options.ranges.scaled(renamed)) if options.ranges and renamed else options
 
 
-def heeding(graph: Graph, options: Options) -> Options:
+def with_pinned(graph: Graph, options: Options) -> Options:
     """The options of a conversion, with what the file's metadata pins to float32."""
     return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
 
 
-def planned(
+def plan_graph(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
     """A step of `convert` and `plan`: the plan of a graph, which is left `rewritten` as the plan says, and the dataflow
@@ -64,25 +64,25 @@ def planned(
     ``passing``: nobody keeps the plan, so that it bears no digest and fits no other graph."""
     graph.prepare()
     graph.settle_shapes()
-    return settled_plan(graph, options, low_io, passing=passing)
+    return plan_prepared_graph(graph, options, low_io, passing=passing)
 
 
-def settled_plan(
+def plan_prepared_graph(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
     """A step of `convert` and `plan`: as `planned`, for a graph that is sorted and whose shapes are certain."""
     digest = graph.digest() if options.ranges is not None or not passing else ""
-    options = heeding(graph, options)
+    options = with_pinned(graph, options)
     if options.ranges is not None:
         options.ranges.check(digest)
-    flow, rewrites = rewritten(graph, options, low_io)
+    flow, rewrites = rewrite_graph(graph, options, low_io)
     if low_io and options.dtype == "bfloat16" and 0 < flow.opset < 13:
         raise AmpError(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
         )
     from ..planner.steps import make_plan
 
-    plan = make_plan(flow, ranged(options, rewrites), digest)
+    plan = make_plan(flow, with_ranges_of(options, rewrites), digest)
     plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
     if isinstance(graph, StepGraph) and plan.dtype == "float16" and not plan.changes_nothing:
@@ -92,7 +92,7 @@ def settled_plan(
     return plan, flow
 
 
-def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
+def follow_plan(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
     """For `apply` and `convert(plan=...)`: carries out the rewrites of a given plan, if it is this model's. The plan,
     with what one of an older format does not say, and the dataflow that it speaks of."""
     graph.prepare()
@@ -106,7 +106,7 @@ def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
         )
     low_io = frozenset(plan.low_io)
     _refuse_other_weights(plan, graph.dataflow(plan.dtype, low_io))
-    flow = carried_out(plan.rewrites, graph, plan.dtype, low_io)
+    flow = carry_out(plan.rewrites, graph, plan.dtype, low_io)
     if plan.together is None:  # as every version decided that wrote format 1, when it applied a plan
         plan = replace(plan, together=rounded_together(flow, traits(), plan.dtype, plan.weights))
     return plan, flow
@@ -131,7 +131,7 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
             )
 
 
-def applied(
+def run_passes(
     graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False,
     describe: bool = False,
 ) -> bool:  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
@@ -24,7 +24,7 @@ from ..runtime.executed import ExecutedLayer, ExecutedSession
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
-from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking, refuse_device, runtime_of
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking_runtime, refuse_device, runtime_of
 from .kinds import Feeds, PathLike
 
 
@@ -58,7 +58,7 @@ def run(
     Raises:
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
-    as_annotated(run, locals())
+    check_annotated(run, locals())
     done = run_with_notes(
         model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims
     )
@@ -89,15 +89,15 @@ def run_with_notes(
     if target:
         found = runtime_of(target, runtime)
         if found is None:
-            raise lacking(target)
+            raise lacking_runtime(target)
         session: Session = executed_session(found, model)
     else:
-        session = opened(model, device, strict)
+        session = open_session(model, device, strict)
     doubts: list[str] = []
     notes: tuple[str, ...] = ()
     feeds: Feeds
     if data is None:
-        drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
+        drawn = load_samples(model, count=1, seed=seed, dims=dims).fit_to(session.run)
         feeds, notes = next(iter(drawn)), drawn.notes
     else:
         if isinstance(data, (str, os.PathLike)):  # those that are inputs: labels may lie beside them
@@ -112,7 +112,7 @@ def run_with_notes(
     return RunWithNotes(outputs, notes, tuple(doubts), by, layers)
 
 
-def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
+def open_session(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
     """For the verbs: a session of the runtime that a model belongs to: ONNX Runtime, MindSpore or a strict run."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
@@ -97,7 +97,7 @@ def train(
         AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325
             for what MindSpore has not got.
     """
-    as_annotated(train, locals())
+    check_annotated(train, locals())
     if plot is not None:
         warn_renamed("plot=", "train(plot=)")
         html = html or Path(plot).with_suffix(".html")

@@ -6,24 +6,24 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
-from ..core.repairs import Mended
+from ..core.repairs import RepairOutcome
 from ..formats.checks import faults_reported
 from ..numerics.comparison import Comparison, Outcome, chaotic
 from ..numerics.decoding import decoding_of
 from ..numerics.inputs.samples import load_samples
-from ..numerics.metrics.agreement import vanishing
+from ..numerics.metrics.agreement import vanishing_output
 from ..numerics.metrics.metric import Function, metric_of
-from ..numerics.pairs import paired
+from ..numerics.pairs import make_pair
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
 from ..report.inspect import see
 from ..report.picture.page import verification_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
-from ..runtime.opening import noted
+from ..runtime.opening import opening_notes
 from .kinds import Data, Model, PathLike, path_of
 from .mending import LOOKING, repair_of
 from .webgpu_page import WebgpuPage
@@ -90,19 +90,19 @@ def verify(
             AMP310 for a dimension that the reference does not have, AMP311 for models that no browser runs, AMP312 for
             a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
-    as_annotated(verify, locals())
+    check_annotated(verify, locals())
     _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
     paths = path_of(reference), path_of(model)
     with quiet_collector(), faults_reported(*paths):
-        pair = paired(reference, model, device, target, runtime)
-        browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        pair = make_pair(reference, model, device, target, runtime)
+        browser = WebgpuPage.prepared(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         lacking = frozenset() if decoding is None else decoding.optional
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
-        opens = noted(*paths) if pair.strict else []
+        opens = opening_notes(*paths) if pair.strict else []
         pair.open()
-        measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
+        measure, drawn = metric_of(metric, pair.roles()), drawn.fit_to(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs) if decoding is None else []
@@ -112,7 +112,7 @@ def verify(
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        small = filter(None, [vanishing(seen.compared.outputs, pair.roles())] if "float16" in pair.low else [])
+        small = filter(None, [vanishing_output(seen.compared.outputs, pair.roles())] if "float16" in pair.low else [])
         notes = (*opens, *drawn.notes, *pair.notes, *said, *small, *job.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
@@ -123,7 +123,7 @@ def verify(
 
 def _verification(
     paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
-    job: FaultSearch, mended: Mended | None,
+    job: FaultSearch, mended: RepairOutcome | None,
 ) -> Verification:  # fmt: skip
     """The report of `verify`, of what was compared and of what was looked for."""
     pair, compared = seen.pair, seen.compared
@@ -142,7 +142,7 @@ def _path_in_report(path: PathLike | None) -> str:
 
 def _check_arguments(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
-    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    check_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")

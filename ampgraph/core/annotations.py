@@ -14,7 +14,7 @@ _PINNED = re.compile(r"ampgraph(\.\d+)?\.fp32")
 _TARGET = re.compile(r"ampgraph(?:\.(\d+))?\.target")
 
 
-def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
+def conversion_metadata(plan: Plan, taken: Collection[str]) -> dict[str, str]:
     """In the metadata of a converted file: what is said of its plan, by key.
 
     ``taken``: keys that it has: what a second conversion says stands under ``ampgraph.2``."""
@@ -32,7 +32,7 @@ def reason_text(why: Why) -> str:
     return f"{why.rule}: {why.text}"
 
 
-def parted(text: str) -> tuple[str, str]:
+def split_reason(text: str) -> tuple[str, str]:
     """A node's reason in a file as (rule, why)."""
     rule, _, why = text.partition(": ")
     return rule, why

@@ -128,7 +128,7 @@ class NodeEditor(Editor, Protocol):
         behind: Op | Value | None = None,
         name: str = "",
         node: str = "",
-        of: Op | None = None,
+        metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
         """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
@@ -138,7 +138,7 @@ class NodeEditor(Editor, Protocol):
         it stands; by default where its first input does. ``of``: it has the metadata of that operator."""
         ...
 
-    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
+    def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses read ``value`` in the place of what they read."""
         ...
 
@@ -153,7 +153,7 @@ class NodeEditor(Editor, Protocol):
         """Puts one operator in the place of several."""
         ...
 
-    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+    def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """A further result of an operator with bodies, called ``name`` or what is left of it.
 
         ``results``: what its bodies give out for it, each made in another of them."""
@@ -167,19 +167,19 @@ class NodeEditor(Editor, Protocol):
         """A new stored tensor of a scope, called ``name`` or what is left of it."""
         ...
 
-    def number(self, op: Op, name: str, number: float) -> None:
+    def set_number(self, op: Op, name: str, number: float) -> None:
         """Changes the number in an operator's attribute."""
         ...
 
-    def put(self, value: Value, numbers: Array) -> None:
+    def set_numbers(self, value: Value, numbers: Array) -> None:
         """Gives a stored tensor other numbers; it takes over their type and shape, and keeps its name."""
         ...
 
-    def rank(self, value: Value, dimensions: int) -> None:
+    def set_rank(self, value: Value, dimensions: int) -> None:
         """Says of a value how many dimensions it has, whatever their sizes."""
         ...
 
-    def stand_in(self, value: Value, old: Value) -> None:
+    def supersede(self, value: Value, old: Value) -> None:
         """Makes all readers of ``old`` read ``value``, which takes over its name, type and shape."""
         ...
 
@@ -187,7 +187,7 @@ class NodeEditor(Editor, Protocol):
         """Puts an operator right behind another one of its scope."""
         ...
 
-    def drop(self, value: Value) -> None:
+    def drop_unread(self, value: Value) -> None:
         """Takes a stored tensor or Constant away if nothing reads it any more; one that is read, an input or output of
         the model, or what another operator makes stays."""
         ...

@@ -56,7 +56,7 @@ def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[s
         raise AmpError("AMP901", f"{step!r} is faulty: {problems[0]}", hint=hint)
 
 
-def foreign(text: str, verb: str = "does not have") -> AmpError:
+def plan_mismatch(text: str, verb: str = "does not have") -> AmpError:
     """The error for a plan that speaks of something else than this model: AMP402."""
     hint = "a plan fits the model it was made for: make it again"
     return AmpError("AMP402", f"the plan {text}, which this model {verb}", hint=hint)

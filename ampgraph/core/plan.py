@@ -16,7 +16,7 @@ from .files import read_text, text_file
 from .json_types import JsonObject, json_line
 from .renamed import OLD_RULES
 from .rewrites import Rewrite, read_row
-from .sketches import bar, folded, strip, table
+from .sketches import bar, collapsible, strip, table
 from .spellings import LEVELS
 from .typed import reader
 
@@ -178,8 +178,8 @@ class Plan:
             f"<p>{html.escape(repr(self))}</p><p>{words}</p>", strip([d.dtype for d in self.decisions], words),
             table(("type", "by", "decisions", "", "operators", "such as"), self._reasons()),
             table(("what is edited", ""), edits) if edits else "",
-            folded(f"notes: {len(notes):,}", notes) if notes else "",
-            folded(f"float32: {len(held):,}", held) if held else "",
+            collapsible(f"notes: {len(notes):,}", notes) if notes else "",
+            collapsible(f"float32: {len(held):,}", held) if held else "",
         ])  # fmt: skip
 
     def _reasons(self) -> list[tuple[str, ...]]:

@@ -53,11 +53,11 @@ class Range:
         """Whether a finite element was measured at all."""
         return self.elements > self.nonfinite
 
-    def passes(self, dtype: str, margin: float = 2.0) -> bool:
+    def overflows(self, dtype: str, margin: float = 2.0) -> bool:
         """Whether ``margin`` times the largest magnitude that was measured is beyond the low type's largest number."""
         return self.absmax * margin > low_type(dtype).largest
 
-    def vanishing(self, dtype: str) -> float:
+    def vanishing_share(self, dtype: str) -> float:
         """The share of the measured elements that are not zero and that a low type rounds to zero. For bfloat16
         float32's own subnormals count as kept."""
         lowest = round(float(np.log2(low_type(dtype).smallest_subnormal))) - 1  # half of it is rounded to zero
@@ -165,7 +165,7 @@ class Ranges:
     def _repr_html_(self) -> str:
         """For notebooks: the values that reach furthest."""
         rows = [
-            (name, f"{held.low:.4g}", f"{held.high:.4g}", f"{100 * held.vanishing('float16'):.3g} %")
+            (name, f"{held.low:.4g}", f"{held.high:.4g}", f"{100 * held.vanishing_share('float16'):.3g} %")
             for name, held in self._widest()
         ]
         return f"<p>{markup(repr(self))}</p>{table(('value', 'least', 'largest', 'lost to zero in float16'), rows)}"

@@ -38,7 +38,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Mended:
+class RepairOutcome:
     """What became of a search: a repair, or in ``none`` why nothing repairs it; ``tried``: how many conversions."""
 
     repair: Repair | None
@@ -51,7 +51,7 @@ def fp32_options(patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"--fp32 {shlex.quote(pattern)}" for pattern in patterns)
 
 
-def listed(options: tuple[str, ...]) -> str:
+def options_text(options: tuple[str, ...]) -> str:
     """Of a `Repair`: the first of some options, and how many more there are."""
     more = f" and {len(options) - SHOWN} more, see --json" if len(options) > SHOWN else ""
     return f"{' '.join(options[:SHOWN])}{more}"

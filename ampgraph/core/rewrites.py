@@ -65,7 +65,7 @@ class Rewrite:
         return tuple(name for field in self.reading if (name := getattr(self, field)))
 
     @property
-    def gone(self) -> tuple[int, ...]:
+    def removed_nodes(self) -> tuple[int, ...]:
         """The nodes that a plan's rewrite takes away and that leave no other in their place."""
         return () if self.exchanges else self.nodes[:-1]
 
@@ -79,12 +79,12 @@ class Rewrite:
         """What a plan's rewrite writes, in words that reports count by."""
         return f"{self.writes} ({self.name})"
 
-    def summed(self, count: int) -> str:
+    def summary_text(self, count: int) -> str:
         """What a summary says of so many rewrites that write the same."""
         return f"{plural(count, self.counted[0])} {self.counted[1].format(self.writes)}"
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What became of a node that this rewrite replaced, as `explain` says it."""
         return f"its region is written as {'' if self.exchanges else 'one '}{self.what}"
 

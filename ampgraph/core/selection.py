@@ -12,15 +12,15 @@ from .errors import nearest
 Match = Callable[[str], object]
 
 
-def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+def matched_op_ids(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
     """The operators that some of the user's patterns (--fp32, --low) name, looked for once."""
     if patterns not in flow.memo:
-        flow.memo[patterns] = {op.id for pattern in patterns for op, _ in named(flow, pattern)}
+        flow.memo[patterns] = {op.id for pattern in patterns for op, _ in matched_ops(flow, pattern)}
     found: set[int] = flow.memo[patterns]
     return found
 
 
-def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
+def matched_ops(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
     """Operators with float32 slots that a user's pattern (--fp32, --low) names, and the units concerned."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
@@ -72,7 +72,7 @@ def _in_scope(layer: str, match: Match) -> bool:
     return any(match(".".join(parts[:n])) for n in range(len(parts), 0, -1))
 
 
-def hint(flow: Dataflow, pattern: str) -> str:
+def unmatched_hint(flow: Dataflow, pattern: str) -> str:
     """What to try instead of a user's pattern (--fp32, --low) that names nothing."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":

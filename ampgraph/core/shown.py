@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .json_types import Json, JsonObject
 from .renamed import old_attributes, warn_renamed
-from .sketches import Html, folded
+from .sketches import Html, collapsible
 
 
 def plural(count: int, word: str) -> str:
@@ -18,28 +18,28 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
-def plain(value: object) -> Json:
+def json_value(value: object) -> Json:
     """A value as plain data for JSON: a data class by its own `to_dict`, or by its fields; null for a float that is not
     finite. Tuples become lists, keys texts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [json_value(one) for one in value]
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): json_value(one) for key, one in value.items()}
     if hasattr(value, "to_dict"):
         found: JsonObject = value.to_dict()
         return found
     if is_dataclass(value):
-        return named(value)
+        return json_fields(value)
     assert value is None or isinstance(value, (bool, int, str)), value
     return value
 
 
-def named(report: object, *names: str) -> JsonObject:
+def json_fields(report: object, *names: str) -> JsonObject:
     """For JSON of any report: some of its attributes, all its fields if none is named, as plain data."""
     own = [field.name for field in fields(report)] if is_dataclass(report) else []
-    return with_old_names(report, {name: plain(getattr(report, name)) for name in names or own})
+    return with_old_names(report, {name: json_value(getattr(report, name)) for name in names or own})
 
 
 def with_old_names(report: object, found: JsonObject) -> JsonObject:
@@ -55,7 +55,7 @@ class Data:
 
     def to_dict(self) -> JsonObject:
         """This data class, of whatever room, as plain data for JSON; null for a number that is not finite."""
-        return named(self)
+        return json_fields(self)
 
     if not TYPE_CHECKING:
 
@@ -93,5 +93,5 @@ class Shown(Data):
         """For notebooks, which may be light or dark, and may leave out scripts and styles: there are none."""
         parts = "".join(self._overview())
         if parts:
-            return parts + folded("report", self._full())
+            return parts + collapsible("report", self._full())
         return f'<pre style="line-height: 1.3; overflow-x: auto">{html.escape(repr(self))}</pre>'

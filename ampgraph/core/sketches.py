@@ -45,7 +45,7 @@ def heading(text: str, behind: str = "") -> Html:
     return Html(f"<p><b>{markup(text)}</b>{markup(behind)}</p>")
 
 
-def folded(title: str, lines: Sequence[str]) -> Html:
+def collapsible(title: str, lines: Sequence[str]) -> Html:
     """Lines of text in a notebook behind a title that opens them."""
     text = html.escape("\n".join(lines))
     return Html(f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>")

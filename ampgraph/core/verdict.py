@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .json_types import Json, JsonObject
-from .repairs import fp32_options, listed
+from .repairs import fp32_options, options_text
 from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
@@ -203,8 +203,8 @@ class CheckVerdict(Data):
             return ""
         if self.repair:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
-            return f"convert again with {listed(self.repair)} (tried: {tried})"
-        ways = ["try " + way for way in (listed(self.suggestion), stream) if way]
+            return f"convert again with {options_text(self.repair)} (tried: {tried})"
+        ways = ["try " + way for way in (options_text(self.suggestion), stream) if way]
         if self.unrepaired:
             return "; ".join([f"no repair is known: {self.unrepaired}", *ways])
         if self.sensitivity is None:

@@ -15,20 +15,20 @@ Before = Callable[[Op], int]
 """Which operand of an operator is followed; NONE where a way ends in front of the operator."""
 
 
-def first_of(through: Collection[str]) -> Before:
+def first_operand_of(through: Collection[str]) -> Before:
     """A walk up a dataflow: follows the first operands of operators of some roles."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 
-def passed(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
+def operators_above(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
     """A walk up a dataflow: the operators that a value comes through by one operand of each, the nearest first."""
     while value != NONE and (op := flow.writer(value)) is not None and (value := before(op)) != NONE:
         yield op
 
 
-def source(flow: Dataflow, value: int, before: Before) -> int:
+def value_above(flow: Dataflow, value: int, before: Before) -> int:
     """A walk up a dataflow: the value before all operators that one comes through by one operand of each."""
-    for op in passed(flow, value, before):
+    for op in operators_above(flow, value, before):
         value = before(op)
     return value
 
@@ -44,7 +44,7 @@ def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[t
         op = reader
 
 
-def reached(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
+def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """Where a walk starts, what follows from there, and so on, each once, the nearest first, whatever is walked on."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
@@ -107,7 +107,7 @@ def downstream(
                     work += further(flow.ops[use.op]) if use.op != NONE else ()
 
 
-def carried(
+def carried_values(
     ops: Iterable[Op],
     starts: Callable[[Op], bool],
     carries: Callable[[Op], bool],
@@ -165,4 +165,4 @@ def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Itera
 
 def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
     """Walks through a dataflow: all values that hold the same data as this one, by steps across boundaries."""
-    return {value} if value not in step else set(reached([value], lambda one: step.get(one, ())))
+    return {value} if value not in step else set(reachable([value], lambda one: step.get(one, ())))

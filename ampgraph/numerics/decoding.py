@@ -59,7 +59,7 @@ class Decoder:
             if pair.past in first and not generated:
                 continue
             given = first.get(pair.past)
-            shape = list(given.shape) if given is not None else self._shape(ports[pair.past], feeds)
+            shape = list(given.shape) if given is not None else self._state_shape(ports[pair.past], feeds)
             behind = shape[pair.axis] if pair.axis is not None and given is not None else behind
             if pair.axis is not None:
                 shape[pair.axis] = 0
@@ -90,7 +90,7 @@ class Decoder:
             held = {pair.past for pair in self.pairs}
             return following | {name: value for name, value in others.items() if name not in held}
         before = fed[self.tokens]
-        token = sampled(reference[self.scores]).astype(before.dtype)
+        token = sample_tokens(reference[self.scores]).astype(before.dtype)
         following[self.tokens] = token if before.ndim == 1 else token[:, None]
         for name in self.masks:
             mask = fed[name]
@@ -98,14 +98,14 @@ class Decoder:
         following |= {name: fed[name][..., -1:] + np.ones_like(fed[name][..., -1:]) for name in self.positions}
         return following
 
-    def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
+    def _state_shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
         """The shape of a state that the sample lacks: open sizes as those of the tokens, or of the first input."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1
         return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]
 
 
-def sampled(scores: Array) -> Array:
+def sample_tokens(scores: Array) -> Array:
     """In decoding step by step: the likeliest token at the last place, [batch]; integers are tokens themselves."""
     last = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1] if scores.ndim > 1 else scores
     if scores.dtype.kind in "iu":

@@ -22,7 +22,7 @@ from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Interface, Port, Session, interface_of
-from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven_notes
 from .metrics.roles import roles_of
 from .quantized import QuantizedParts, quantized_parts
 from .strict.session import StrictSession, low_accumulators
@@ -100,7 +100,7 @@ class OnnxPair(Pair):
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
         self._model = model
         self.reference, self._takes, self.given = self._ours, interface_of(self._theirs), interface_of(self._ours)
-        same_interface(self.given, self._takes)
+        check_same_interface(self.given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
@@ -112,7 +112,7 @@ class OnnxPair(Pair):
         self.run = words if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         if self._runtime is not None:
             self.device, self.run = target, EXECUTED.format(self._runtime.name)
-            self.notes += unproven(self._runtime, self.low)
+            self.notes += unproven_notes(self._runtime, self.low)
         self._expected: Session | None = None
         self._found: Session | None = None
         self._profiled: OnnxSession | None = None
@@ -182,7 +182,7 @@ class OnnxPair(Pair):
         other = copy.copy(self)
         other._theirs, other._path = load_onnx(model), path_of(model)
         other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
-        same_interface(other.given, other._takes)
+        check_same_interface(other.given, other._takes)
         other._expected = self._expected or StrictSession(self._ours)
         other._found = StrictSession(other._theirs, target=self._target)
         return other
@@ -215,7 +215,7 @@ class MindirPair(Pair):
         """Opens both files on MindSpore; AMP209 where their inputs or outputs differ."""
         self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
-        same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
+        check_same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
         self.run = f"MindSpore on {self.device}"
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
@@ -234,7 +234,7 @@ class MindirPair(Pair):
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
+def make_pair(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
     """Reference and model as a pair to run side by side; ``target`` and ``runtime`` as `verify` takes them.
 
     Raises AmpError AMP209 for models of two formats."""
@@ -275,7 +275,7 @@ def in_types_of(
     return fitted
 
 
-def same_interface(reference: Interface, model: Interface) -> None:
+def check_same_interface(reference: Interface, model: Interface) -> None:
     """Before two models are compared: raises AmpError AMP209 where inputs or outputs differ in name, in kind or in
     shape; float types may differ."""
     optional = set(reference.optional) | set(model.optional)
@@ -288,7 +288,7 @@ def same_interface(reference: Interface, model: Interface) -> None:
             raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
-                _same_port(sort, ours[name], theirs[name])
+                _check_same_port(sort, ours[name], theirs[name])
             elif name not in optional:
                 lacking = "the model" if name in ours else "the reference"
                 others = _first_names(theirs if name in ours else ours)
@@ -302,7 +302,7 @@ def _first_names(ports: Mapping[str, Port]) -> str:
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
-def _same_port(sort: str, ours: Port, theirs: Port) -> None:
+def _check_same_port(sort: str, ours: Port, theirs: Port) -> None:
     """Before two models are compared: raises AMP209 where an input or output differs by more than its float type: kind
     of type, rank or a fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS

@@ -14,7 +14,7 @@ from typing import NoReturn
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.names import FreshNames
-from ...core.walk import reached
+from ...core.walk import reachable
 from . import schema, view
 from .schema import Message
 
@@ -270,7 +270,7 @@ class _GradientOwners:
             passes = maker is not None and maker.kind in PASSING
             return [v for v in self._handed(maker) if self._alike(v, value)] if maker is not None and passes else []
 
-        return list(reached(self.of.get(gradient, ()), before))
+        return list(reachable(self.of.get(gradient, ()), before))
 
     def _handed(self, op: Op) -> Iterable[int]:
         """The operands that a gradient operator hands on unchanged but for their shape."""

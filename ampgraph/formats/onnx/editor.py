@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
-from ...core.pass_ import foreign
+from ...core.pass_ import plan_mismatch
 from ...oplists.traits import has
 from .handles import Handles, Readers, Variants, copy_layer, type_attribute
 from .origins import CAST, describe
@@ -159,7 +159,7 @@ class OnnxEditor(Readers):
         rounds = round_channels if has(op.role, "channels_by_rows") else round_together
         return rounds(self.node(op), dtype)
 
-    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
+    def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses read ``value`` in the place of what they read."""
         self._edited = True
         self.give_native(self.value(value), uses)
@@ -182,7 +182,7 @@ class OnnxEditor(Readers):
         behind: Op | Value | None = None,
         name: str = "",
         node: str = "",
-        of: Op | None = None,
+        metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
         """Puts an operator behind all that it reads, and behind ``behind``; its results. See `NodeEditor.add`."""
@@ -193,8 +193,8 @@ class OnnxEditor(Readers):
         name = name or f"{next((value.name for value in inputs if value is not None), 'made')}_{op_type}"
         new = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
         new.name = self.fresh(node or f"{name}_node")
-        if of is not None:
-            new.metadata_props.update(self.node(of).metadata_props)
+        if metadata_of is not None:
+            new.metadata_props.update(self.node(metadata_of).metadata_props)
         makers = [producer for value in reads if value is not None and (producer := value.producer()) is not None]
         self.behind(scope, self.last(scope, [*makers, *self._maker(behind)]), new)
         results = []
@@ -230,7 +230,7 @@ class OnnxEditor(Readers):
         inside = [value for node in gone[1:] for value in node.outputs]
         apart = all(not value.is_graph_output() and {*gone} >= {*value.consumers()} for value in inside)
         if not apart or not known.keys() >= {*inputs}:
-            raise foreign(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
+            raise plan_mismatch(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
@@ -265,7 +265,7 @@ class OnnxEditor(Readers):
 class OnnxGraphEditor(OnnxEditor):
     """What `core.graph.NodeEditor` has of stored tensors, places and metadata."""
 
-    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+    def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
         self._edited = True
         node = self.node(op)
@@ -308,13 +308,13 @@ class OnnxGraphEditor(OnnxEditor):
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
 
-    def number(self, op: Op, name: str, number: float) -> None:
+    def set_number(self, op: Op, name: str, number: float) -> None:
         """Changes the number in an operator's attribute."""
         self._edited = True
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
-    def put(self, value: Value, numbers: Array) -> None:
-        """Gives a stored tensor other numbers, with their type and shape. See `NodeEditor.put`."""
+    def set_numbers(self, value: Value, numbers: Array) -> None:
+        """Gives a stored tensor other numbers, with their type and shape. See `NodeEditor.set_numbers`."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -322,12 +322,12 @@ class OnnxGraphEditor(OnnxEditor):
         native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
         native.shape = ir.Shape(numbers.shape)
 
-    def rank(self, value: Value, dimensions: int) -> None:
+    def set_rank(self, value: Value, dimensions: int) -> None:
         """Annotates a value with dimensions of unknown sizes."""
         self._edited = True
         self.value(value).shape = ir.Shape([None] * dimensions)
 
-    def stand_in(self, value: Value, old: Value) -> None:
+    def supersede(self, value: Value, old: Value) -> None:
         """Has all readers of ``old`` read ``value``, which takes over its name."""
         self._edited = True
         self.instead(self.value(old), self.value(value))
@@ -339,8 +339,8 @@ class OnnxGraphEditor(OnnxEditor):
         graph.remove(node)
         graph.insert_after(self.node(behind), node)
 
-    def drop(self, value: Value) -> None:
-        """Takes a stored tensor away if nothing reads it any more. See `NodeEditor.drop`."""
+    def drop_unread(self, value: Value) -> None:
+        """Takes a stored tensor away if nothing reads it any more. See `NodeEditor.drop_unread`."""
         self._edited = True
         drop_constant(self.value(value))
 

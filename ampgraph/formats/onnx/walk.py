@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from ...core.walk import reached
+from ...core.walk import reachable
 
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
@@ -18,7 +18,7 @@ def outermost(model: ir.Model) -> list[ir.Graph]:
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the functions' graphs, and the bodies in them at any depth."""
-    return reached(
+    return reachable(
         outermost(model), lambda graph: [body for node in graph if node.attributes.data for body in bodies(node)]
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...core.arrays import Array
 
 
-class Numbers:
+class RandomNumbers:
     """The random numbers of one input in one sample, by seed."""
 
     def __init__(self, *key: int) -> None:
@@ -73,10 +73,10 @@ ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
 
 def is_picture(shape: tuple[int, ...]) -> bool:
     """Whether a generated input of this shape is a picture: channels and two large sizes, in either order."""
-    return _layout(shape) is not None
+    return _picture_axes(shape) is not None
 
 
-def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _picture_axes(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Of a generated picture: the axes of channels, height and width in a shape; None where it is no picture's."""
     rank = len(shape)
     if rank < 4:
@@ -90,25 +90,25 @@ def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 def is_line(shape: tuple[int, ...]) -> bool:
     """Whether a generated picture is so much wider than high that it shows a line of text."""
-    layout = _layout(shape)
+    layout = _picture_axes(shape)
     return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
 
 
-def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+def draw_pictures(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
     """Generated pictures, float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is
     that of one; each picture of a batch is another."""
-    layout = _layout(shape)
+    layout = _picture_axes(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
-    paint = line if is_line(shape) else (page, scene, patches)[index % 3]
+    paint = paint_line if is_line(shape) else (paint_page, paint_scene, paint_patches)[index % 3]
     rest = [size for axis, size in enumerate(shape) if axis not in layout]
     count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
-    painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])
+    painted = np.stack([_colour(numbers, paint(numbers, height, width), channels) for _ in range(count)])
     whole = painted.reshape(*rest, channels, height, width)
     return np.ascontiguousarray(np.moveaxis(whole, (-3, -2, -1), layout))
 
 
-def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
+def _colour(numbers: RandomNumbers, gray: Array, channels: int) -> Array:
     """Of a generated picture: channels of a gray one, with one tint in dark parts, another elsewhere, and noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
@@ -117,7 +117,7 @@ def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
     return clipped
 
 
-def scene(numbers: Numbers, height: int, width: int) -> Array:
+def paint_scene(numbers: RandomNumbers, height: int, width: int) -> Array:
     """A generated picture: a shaded ground with boxes and discs upon it, each of a shade that changes across it."""
     rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
     across = (rows / np.float32(height) + columns / np.float32(width)) * np.float32(0.5)
@@ -128,35 +128,35 @@ def scene(numbers: Numbers, height: int, width: int) -> Array:
         down, right = down / (height * (tall / 4 + np.float32(0.03))), right / (width * (wide / 4 + np.float32(0.03)))
         inside = (np.maximum(abs(down), abs(right)) if number % 2 else down * down + right * right) < 1
         found = np.where(inside, np.clip(shade + (slope - np.float32(0.5)) * down, 0, 1), found)
-    return _softened(np.asarray(found, np.float32))
+    return _soften(np.asarray(found, np.float32))
 
 
-def page(numbers: Numbers, height: int, width: int) -> Array:
+def paint_page(numbers: RandomNumbers, height: int, width: int) -> Array:
     """A generated picture: dark lines of text on white, and ruled lines: one line of text where no more have room."""
     if height < ROOM:
-        return line(numbers, height, width)
+        return paint_line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
     scale = SMALL + int(numbers.integers(0, 1, ())) * (height >= 2 * ROOM)
     top = scale
     while top + ROWS * scale <= height:
-        _write(numbers, found[top : top + ROWS * scale], scale)
+        _write_letters(numbers, found[top : top + ROWS * scale], scale)
         top += scale * (ROWS + 3)
         if top < height and int(numbers.integers(0, 3, ())) == 0:
             found[top - 2 * scale : top - 2 * scale + scale // 2] = INK
-    return _softened(found)
+    return _soften(found)
 
 
-def _write(numbers: Numbers, row: Array, scale: int) -> None:
+def _write_letters(numbers: RandomNumbers, row: Array, scale: int) -> None:
     """Into a generated picture: letters from left to right, with gaps between words."""
     step = scale * (COLUMNS + 1)
     for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
         if chosen < len(GLYPHS):
-            drawn = _glyph(chosen, ROWS * scale, COLUMNS * scale)
+            drawn = _glyph_ink(chosen, ROWS * scale, COLUMNS * scale)
             part = row[:, place * step + scale :][:, : drawn.shape[1]]
             part[drawn[:, : part.shape[1]]] = INK
 
 
-def _glyph(chosen: int, height: int, width: int) -> Array:
+def _glyph_ink(chosen: int, height: int, width: int) -> Array:
     """Of a generated picture: where a letter has ink, at a size of its own."""
     bits = list(GLYPHS.values())[chosen]
     small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
@@ -164,7 +164,7 @@ def _glyph(chosen: int, height: int, width: int) -> Array:
     return drawn
 
 
-def line(numbers: Numbers, height: int, width: int) -> Array:
+def paint_line(numbers: RandomNumbers, height: int, width: int) -> Array:
     """A generated picture: one line of text as high as it is: narrow letters of several widths, soft as a scan."""
     found = np.full((height, width), PAPER, np.float32)
     share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
@@ -174,13 +174,13 @@ def line(numbers: Numbers, height: int, width: int) -> Array:
     while left + wide <= width:
         chosen, less = int(numbers.integers(0, len(GLYPHS) + 2, ())), int(numbers.integers(0, wide // 4, ()))
         if chosen < len(GLYPHS):
-            drawn = _glyph(chosen, tall, wide - less)
+            drawn = _glyph_ink(chosen, tall, wide - less)
             found[top : top + tall, left : left + wide - less][drawn] = ink
         left += wide - less + max(1, wide // 5)
-    return _softened(_softened(found) if tall >= SHARP else found)
+    return _soften(_soften(found) if tall >= SHARP else found)
 
 
-def _softened(sharp: Array) -> Array:
+def _soften(sharp: Array) -> Array:
     """A generated picture with each point replaced by the mean of itself and its neighbours, as by a lens."""
     for axis in (0, 1):
         wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
@@ -190,7 +190,7 @@ def _softened(sharp: Array) -> Array:
     return sharp
 
 
-def patches(numbers: Numbers, height: int, width: int) -> Array:
+def paint_patches(numbers: RandomNumbers, height: int, width: int) -> Array:
     """A generated picture: patches with edges between them, coarse and fine, and noise."""
     found: Array = numbers.uniform((height, width)) * np.float32(0.1)
     for patch, share in ((32, 0.6), (6, 0.3)):
@@ -209,12 +209,12 @@ SYLLABLE = 2400  # samples of a wave
 VOICES = 8  # harmonics
 
 
-def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+def draw_sound(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
     """Generated sound, waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that
     glide, noise; each sample has its own loudness, and a stretch of zeros at its end."""
     length, rows = shape[-1], int(np.prod(shape[:-1], dtype=np.int64))
     found = np.empty((rows, length), np.float32)
-    paint = (_speech, _tones, _speech)[index % 3]
+    paint = (_draw_speech, _draw_tones, _draw_speech)[index % 3]
     for row in range(rows):
         wave = paint(numbers, length)
         largest = abs(wave).max(initial=np.float32(0)) or np.float32(1)
@@ -225,7 +225,7 @@ def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
     return found.reshape(shape)
 
 
-def _speech(numbers: Numbers, length: int) -> Array:
+def _draw_speech(numbers: RandomNumbers, length: int) -> Array:
     """Generated sound: syllables: harmonics of a gliding pitch, or noise, or nothing."""
     wave = np.zeros(length, np.float32)
     for start in range(0, length, SYLLABLE):
@@ -233,13 +233,13 @@ def _speech(numbers: Numbers, length: int) -> Array:
         swell = _sine(np.arange(size, dtype=np.int64) * (TURN // 2) // SYLLABLE)
         kind = int(numbers.integers(0, 5, ()))
         if kind < 4:
-            wave[start : start + size] = swell * _voiced(numbers, size)
+            wave[start : start + size] = swell * _draw_vowel(numbers, size)
         elif kind == 4:
             wave[start : start + size] = swell * numbers.normal((size,)) * np.float32(0.2)
     return wave
 
 
-def _voiced(numbers: Numbers, size: int) -> Array:
+def _draw_vowel(numbers: RandomNumbers, size: int) -> Array:
     """Generated sound: a vowel-like wave of ``size`` samples: harmonics of a gliding pitch, of several strengths."""
     pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
     place = np.arange(size, dtype=np.int64)
@@ -251,7 +251,7 @@ def _voiced(numbers: Numbers, size: int) -> Array:
     return found
 
 
-def _tones(numbers: Numbers, length: int) -> Array:
+def _draw_tones(numbers: RandomNumbers, length: int) -> Array:
     """Generated sound: three tones that come and go, and one that rises."""
     place = np.arange(length, dtype=np.int64)
     wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
@@ -273,7 +273,7 @@ def _sine(phase: Array) -> Array:
 SPECTRA = ((-1.0, 2.0), (-11.0, 13.0), (-0.3, 2.0))  # least value and span, by sample: scaled, logarithms, whitened
 
 
-def spectrum(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+def draw_spectrum(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
     """A generated spectrogram: logarithms of power, time by frequency: harmonics that move, less of them high up,
     pauses, a noisy floor."""
     time, bands = shape[-2:]

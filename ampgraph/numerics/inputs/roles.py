@@ -44,7 +44,7 @@ class Reading:
         """Whether a reader of a generated input limits its values, as a table of so many rows does."""
         return self.last < 1 << 62
 
-    def bound(self, first: float, last: float, table: str) -> None:
+    def narrow(self, first: float, last: float, table: str) -> None:
         """Narrows the range of a generated input; an empty one is left to its first number."""
         if math.ceil(first) > self.first:
             self.first = math.ceil(first)
@@ -53,7 +53,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _State:
+class _Followed:
     """A value on the way: ``scale * input + [low, high]``, and whether ones became zeros."""
 
     value: int
@@ -72,7 +72,7 @@ class InputReader:
     def read(self, source: int) -> Reading:
         """What the readers of a graph input say of it."""
         seen: set[int] = set()
-        found, work = Reading(), [_State(source)]
+        found, work = Reading(), [_Followed(source)]
         while work:
             state = work.pop()
             for value in self.crossings.copies(state.value) - seen:
@@ -83,7 +83,7 @@ class InputReader:
                         work += self._follow(self.flow.ops[use.op], use.index, here, source, found)
         return found
 
-    def _follow(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+    def _follow(self, op: Op, index: int, at: _Followed, source: int, found: Reading) -> list[_Followed]:
         """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
         further."""
         role, known = op.role, traits()
@@ -94,7 +94,7 @@ class InputReader:
             self._bound_by_table(op, at, found)
             return []
         if known.at(role, "sequence_lengths", index):
-            found.length = self._dimension(op.inputs[0], 0) or 16
+            found.length = self._axis_size(op.inputs[0], 0) or 16
             return []
         if known.at(role, "attention_mask", index):
             found.masks, found.one_masks = True, at.flipped
@@ -107,7 +107,7 @@ class InputReader:
             found.limit = "above" if known.at(role, "orders", index) != at.flipped else "below"
             return []
         if role == "Where" and index == 0:
-            return self._where(op, at, found)
+            return self._follow_where(op, at, found)
         if role == "Equal" or has(role, "affine"):
             return self._follow_arithmetic(op, index, at, source, found)
         if role == "Not":
@@ -118,7 +118,7 @@ class InputReader:
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _bound_by_table(self, op: Op, at: _State, found: Reading) -> None:
+    def _bound_by_table(self, op: Op, at: _Followed, found: Reading) -> None:
         """Notes that an index must fit a table: ``0 <= scale * x + offset < size`` for every offset that was met."""
         flow = self.flow
         if op.role == "OneHot":
@@ -128,9 +128,9 @@ class InputReader:
             size, name = self._table_size(op), f"'{flow.values[op.inputs[0]].name}'"
         if at.scale and size > 0:
             first, last = sorted(((0 - at.low) / at.scale, (size - 1 - at.high) / at.scale))
-            found.bound(first, last, name)
+            found.narrow(first, last, name)
         elif size <= 0:
-            found.bound(0, 0, f"{name} of unknown size")
+            found.narrow(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
         """Generated inputs: the number of rows that an operator looks up in; 0 when nothing says it."""
@@ -138,13 +138,13 @@ class InputReader:
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
             batch = int(self.flow.number(op, "batch_dims") or 0)
-            return min((self._dimension(op.inputs[0], batch + k) for k in range(count)), default=0)
+            return min((self._axis_size(op.inputs[0], batch + k) for k in range(count)), default=0)
         axis = self.flow.number(op, "axis")
         if axis is None and len(op.inputs) > 2:  # MindIR gives it as an input
             axis = self.flow.scalar(op.inputs[2])
-        return self._dimension(op.inputs[0], int(axis or 0))
+        return self._axis_size(op.inputs[0], int(axis or 0))
 
-    def _dimension(self, value: int, axis: int) -> int:
+    def _axis_size(self, value: int, axis: int) -> int:
         """Generated inputs: the size of one axis of a value; 0 where it is not known."""
         shape = self.flow.shape(value)
         if not shape or not -len(shape) <= axis < len(shape):
@@ -153,9 +153,9 @@ class InputReader:
 
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
-    def _follow_arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+    def _follow_arithmetic(self, op: Op, index: int, at: _Followed, source: int, found: Reading) -> list[_Followed]:
         """Follows an input through arithmetic with constants; ``found`` takes what that says of it."""
-        other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
+        other = self._constant_numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
             if role == "Add" and self._is_added_mask(op, op.inputs[1 - index], source):
@@ -165,7 +165,7 @@ class InputReader:
         if role == "Equal":
             if other.size > 1 and at.scale:
                 first, last = sorted(((low - at.low) / at.scale, (high - at.high) / at.scale))
-                found.bound(first, last, "the numbers that it is compared with")
+                found.narrow(first, last, "the numbers that it is compared with")
             elif other.size == 1 and at.scale == 1 and at.low == at.high:
                 found.equals = int(low - at.low)
             return []
@@ -178,13 +178,13 @@ class InputReader:
                 return []
             k = low if role == "Mul" else 1 / low
             low, high = sorted((at.low * k, at.high * k))
-            return [_State(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
+            return [_Followed(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
         if role == "Sub" and index == 1:  # a constant minus the input
-            return [_State(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
+            return [_Followed(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
         low, high = (-high, -low) if role == "Sub" else (low, high)
-        return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
+        return [_Followed(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
 
-    def _numbers(self, value: int) -> Array | None:
+    def _constant_numbers(self, value: int) -> Array | None:
         """Generated inputs: the finite numbers in a constant, through moves and a constant Range, else None."""
         flow = self.flow
         for _ in range(6):
@@ -208,11 +208,11 @@ class InputReader:
             value = op.inputs[0]
         return None
 
-    def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
+    def _follow_where(self, op: Op, at: _Followed, found: Reading) -> list[_Followed]:
         """Generated inputs: follows one that is a Where's condition: the branch that hides scores says what 1 is."""
         found.masks = True
         for branch in (1, 2):
-            numbers = self._numbers(op.inputs[branch])
+            numbers = self._constant_numbers(op.inputs[branch])
             if numbers is not None and float(numbers.max()) <= VERY_NEGATIVE:
                 found.one_masks = (branch == 1) != at.flipped
         return []

@@ -21,12 +21,12 @@ from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.data import by_input, cannot_read, load_npz
+from ...runtime.data import arrays_by_input, load_npz, unreadable_error
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .painted import EDGE
 from .sizes import GraphInput, Place
-from .states import CachePair, ReachedStates, told_pairs
+from .states import CachePair, ReachedStates, pairs_by_name
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
@@ -56,7 +56,7 @@ class Samples:
         """Whether a sample was generated with larger numbers than usual, for what may come."""
         return self._wide(index)
 
-    def usual(self) -> Samples:
+    def without_wide(self) -> Samples:
         """Those that are not wide."""
         kept = [not self._wide(index) for index in range(self._count)]
         if all(kept):
@@ -64,13 +64,13 @@ class Samples:
         some = lambda: itertools.compress(self._start(), kept)  # noqa: E731  # a generator has no length
         return replace(self, _count=sum(kept), _start=some, _wide=lambda index: False)
 
-    def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
+    def fit_to(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
         """The same samples if ``run`` takes them; generated ones with other sizes where it does not, and with the
         states that the model reaches.
 
         ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found.
         """
-        fitting = self._sized(run)._steady(run)
+        fitting = self._with_sizes_that_run(run)._with_first_integers(run)
         if not self._states:
             return fitting
         names = " and ".join(f"'{pair.past}'" for pair in self._states)
@@ -78,7 +78,7 @@ class Samples:
         states = ReachedStates(fitting, self._states, run)
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
-    def _steady(self, run: Callable[[Feeds], object]) -> Samples:
+    def _with_first_integers(self, run: Callable[[Feeds], object]) -> Samples:
         """The same samples with the whole numbers of the first in all, where ``run`` takes that one and not the second:
         they count rows of other inputs."""
         first = list(itertools.islice(self, 2)) if self._counted else []
@@ -94,7 +94,7 @@ class Samples:
             return replace(self, _start=lambda: ({**feeds, **held} for feeds in start()))
         return self
 
-    def _sized(self, run: Callable[[Feeds], object]) -> Samples:
+    def _with_sizes_that_run(self, run: Callable[[Feeds], object]) -> Samples:
         """The same samples with sizes of open dimensions with which ``run`` does not fail, tried one after the
         other."""
         if self._resized is None or not self._resized({})[1]:
@@ -117,7 +117,7 @@ class Samples:
         return resized(learnt)[0]
 
     def first(self, number: int) -> Samples:
-        """The first ``number`` samples, or all if there are fewer. To be asked after `fitted`, which may make all
+        """The first ``number`` samples, or all if there are fewer. To be asked after `fit_to`, which may make all
         samples anew."""
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
@@ -172,12 +172,12 @@ def load_samples(
             rows or holds NaN; an input that cannot be generated). Of a folder and of a list the first sample is looked
             at now, the others when their turn comes.
     """
-    count, seed = _whole(count, seed)
+    count, seed = _check_count_and_seed(count, seed)
     graph = model if is_graph(model) else adapters.load(model)[0]
     check_dims(graph, dims or {})
-    flow, ports = _ports(graph)
+    flow, ports = _flow_and_inputs(graph)
     if data is None:
-        return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
+        return _generate_samples(flow, ports, COUNT if count is None else count, seed, dims or {})
     inputs = Inputs(
         {p.name: p for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p) or p.name in lacking),
@@ -196,7 +196,7 @@ def load_samples(
     raise AmpError("AMP108", message, hint=hint)
 
 
-def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
+def _check_count_and_seed(count: int | None, seed: int) -> tuple[int | None, int]:
     """Samples to draw: number and seed as whole numbers of Python, also of numpy's. AmpError AMP503 for others."""
     if count is not None and not (is_whole(count) and 0 < count <= MOST_SAMPLES):
         hint = f"ask for a whole number, 1 to {MOST_SAMPLES:,}"
@@ -218,7 +218,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
             raise AmpError("AMP310", f"--dim {name}={size!r} is not a size", hint=f"for example --dim {name}=8")
 
 
-def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
+def _flow_and_inputs(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
     """Samples: the dataflow of a graph and its inputs, initializers that callers may replace among them."""
     graph.prepare()
     flow = graph.dataflow()
@@ -236,7 +236,9 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
     return hasattr(native, "is_initializer") and native.is_initializer()
 
 
-def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
+def _generate_samples(
+    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]
+) -> Samples:
     """Samples for a model without data; sizes that stored tensors have are tried first where a guessed one fails."""
     needed = [port for port in ports if not _has_default(flow, port)]
     weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
@@ -245,18 +247,18 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
     def resized(learnt: Learnt) -> tuple[Samples, Learnt]:
         made = Generator(flow, needed, seed, dims, learnt)
         drawn = Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized)
-        return replace(drawn, _wide=made.is_wide, _counted=made.counts()), made.places()
+        return replace(drawn, _wide=made.is_wide, _counted=made.may_count_rows()), made.places()
 
     hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
-    return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))
+    return replace(resized({})[0], _hints=hints, _states=tuple(_fed_back_states(flow, needed)))
 
 
-def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
+def _fed_back_states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
     """The inputs that hold what an output of the step before gave, and have its size."""
     outputs = (flow.values[v] for v in flow.scopes[0].outputs)
     given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
     taken = {port.name: port for port in ports if "float" in port.dtype}
-    for pair in told_pairs(taken, given):
+    for pair in pairs_by_name(taken, given):
         sizes = zip(taken[pair.past].shape, given[pair.present].shape, strict=True)
         if pair.axis is None and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
             yield pair
@@ -282,7 +284,7 @@ class Inputs:
         """The inputs of the model that have neither an array in the sample nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
-    def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
+    def check_sample(self, arrays: Mapping[str, object], where: str) -> Feeds:
         """The arrays of a sample that are inputs, of the types and shapes that the model declares.
 
         Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
@@ -293,7 +295,7 @@ class Inputs:
             held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
             hint = f"it holds {held}; the model takes {', '.join(ports)}"
             raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
-        feeds = {name: _fed(port, arrays[name], where) for name, port in ports.items()}
+        feeds = {name: _to_feed(port, arrays[name], where) for name, port in ports.items()}
         try:
             feeds = check_feeds(ports, feeds, set())
         except AmpError as error:
@@ -305,48 +307,48 @@ class Inputs:
 
     def read(self, path: Path) -> dict[str, Array]:
         """The arrays of a file of samples, by input."""
-        return by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
+        return arrays_by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
 
-    def mapping(self, item: object, index: int) -> Feeds:
+    def check_item(self, item: object, index: int) -> Feeds:
         """The arrays of a sample of a list or an iterable, checked."""
         if not isinstance(item, Mapping):
             message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
             raise AmpError("AMP503", message, hint=f"give {self.example}")
-        return self.checked(item, f"sample {index}")
+        return self.check_sample(item, f"sample {index}")
 
     def _refuse_no_rows(self, feeds: Feeds, where: str) -> None:
         """One input may be empty, as a cache is at first, but not all that have rows."""
-        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _says_rows(self.ports[n].shape)]
+        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _fixes_rows(self.ports[n].shape)]
         if open_ones and not any(len(feeds[name]) for name in open_ones):
             message = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
             raise AmpError("AMP503", message, where=where, hint="give at least one row")
 
 
-def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
+def _fixes_rows(shape: tuple[int | str | None, ...]) -> bool:
     """Samples: whether the model fixes the number of rows."""
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
 def _from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count: int | None) -> Samples:
     """Samples of one set of arrays, split where all of them hold several samples."""
-    held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
-    parts = None if inputs.missing(arrays) else _parts(held, inputs)
+    held = {name: _to_array(name, arrays[name], where) for name in inputs.ports if name in arrays}
+    parts = None if inputs.missing(arrays) else _split_sizes(held, inputs)
     if parts is None:
-        feeds = inputs.checked(arrays, where)
+        feeds = inputs.check_sample(arrays, where)
         return Samples(False, _notes(where, 1, 1, held, arrays), 1, lambda: iter([dict(feeds)]))
     number, steps = parts
     wanted = min(number, count or number)
 
     def part(index: int) -> Feeds:
         cut = {n: a[index] if steps[n] == 0 else a[index * steps[n] : (index + 1) * steps[n]] for n, a in held.items()}
-        return inputs.checked(cut, f"{where}, sample {index}")
+        return inputs.check_sample(cut, f"{where}, sample {index}")
 
     for index in range(wanted):
         part(index)  # a mistake is told before anything runs
     return Samples(False, _notes(where, wanted, number, held, arrays), wanted, lambda: map(part, range(wanted)))
 
 
-def _parts(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
+def _split_sizes(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
     """Samples in arrays: (how many, rows of each array in one; 0: the first dimension counts them), None for one."""
     number, steps = 0, {}
     for name, array in held.items():
@@ -377,7 +379,7 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
         folder = path.is_dir()
         files = sorted(f for f in path.iterdir() if f.suffix == ".npz" and f.is_file()) if folder else []
     except (OSError, ValueError) as error:
-        raise cannot_read(path, error) from None
+        raise unreadable_error(path, error) from None
     if not folder:
         return _from_arrays(inputs.read(path), str(path), inputs, count)
     if not files:
@@ -385,8 +387,8 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
         raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
     chosen = files[:count]
     first = inputs.read(chosen[0])
-    notes = _notes(str(path), len(chosen), len(files), inputs.checked(first, str(chosen[0])), first)
-    return Samples(False, notes, len(chosen), lambda: (inputs.checked(inputs.read(f), str(f)) for f in chosen))
+    notes = _notes(str(path), len(chosen), len(files), inputs.check_sample(first, str(chosen[0])), first)
+    return Samples(False, notes, len(chosen), lambda: (inputs.check_sample(inputs.read(f), str(f)) for f in chosen))
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
@@ -394,8 +396,8 @@ def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int 
     if not data:
         raise _no_sample()
     wanted = data[:count]
-    notes = _notes("the iterable", len(wanted), len(data), inputs.mapping(data[0], 0), data[0])
-    return Samples(False, notes, len(wanted), lambda: (inputs.mapping(item, i) for i, item in enumerate(wanted)))
+    notes = _notes("the iterable", len(wanted), len(data), inputs.check_item(data[0], 0), data[0])
+    return Samples(False, notes, len(wanted), lambda: (inputs.check_item(item, i) for i, item in enumerate(wanted)))
 
 
 def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
@@ -409,7 +411,7 @@ def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: 
     kept: list[Feeds] = []
     names: dict[Any, None] = {}
     for index, item in enumerate(itertools.islice(source, MOST if count is None else count)):
-        feeds = inputs.mapping(item, index)
+        feeds = inputs.check_item(item, index)
         kept.append({name: array.copy() if isinstance(array, np.ndarray) else array for name, array in feeds.items()})
         names = names or dict.fromkeys(item)
     if not kept:
@@ -435,7 +437,7 @@ def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
 
 
-def _array(name: str, value: Result, where: str) -> Array:
+def _to_array(name: str, value: Result, where: str) -> Array:
     """What the user gave for an input of a sample as an array; a sequence stays one in an array of objects."""
     try:
         return np.asarray(value)
@@ -444,12 +446,12 @@ def _array(name: str, value: Result, where: str) -> Array:
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 
-def _fed(port: Port, value: Result, where: str) -> Result:
+def _to_feed(port: Port, value: Result, where: str) -> Result:
     """What the user gave for an input of a sample, as the model takes it: rounded to its type; a map stays one for an
     input that is no tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
-    array = _array(port.name, value, where)
+    array = _to_array(port.name, value, where)
     if port.dtype in ("float16", "bfloat16") and array.dtype == np.float32:
         with np.errstate(over="ignore"):
             return array.astype(numpy_type(port.dtype))
@@ -493,7 +495,9 @@ def sizes_that_run(
         return {}, ""
     trials, start = 1, time.monotonic()
     seen: set[frozenset[tuple[Place, int]]] = {frozenset()}
-    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places, hints), first)]
+    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [
+        ({}, propose_sizes(first, places, hints), first)
+    ]
     while work and trials < TRIALS and time.monotonic() - start < SECONDS:
         learnt, proposed, failure = work[-1]
         change = next(proposed, None)
@@ -508,12 +512,12 @@ def sizes_that_run(
         message, places = attempt(wanted)
         if not message:
             return wanted, ""
-        if _stage(message) != _stage(failure):
-            work.append((wanted, changes(message, places, hints), message))
+        if _failed_place(message) != _failed_place(failure):
+            work.append((wanted, propose_sizes(message, places, hints), message))
     return None, first
 
 
-def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
+def propose_sizes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
     """Sizes of generated samples, after a failed run, likeliest first: one place changed to a number of the message, or
     in the ratio of two. All places in front together come first, as inputs of one batch."""
     said = message.rpartition("Status Message:")[2]
@@ -524,20 +528,20 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
     for some in (inner, rows):
         if some is rows and len(rows) > 1:
             yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
-        yield from _scaled_squares(some, numbers)
-        for propose in (_as_named, _scaled_down, lambda *_: (*hints, *COMMON)):
+        yield from _square_sizes(some, numbers)
+        for propose in (_numbers_beside, _smaller_in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
                 yield from ({place: n} for n in propose(size, numbers) if n != size and 0 < n <= most)
 
 
-def _as_named(size: int, numbers: list[int]) -> list[int]:
+def _numbers_beside(size: int, numbers: list[int]) -> list[int]:
     """Sizes of generated samples: the other numbers of a failure's message that names this size: one of them may be the
     size that was wanted."""
     return numbers if size in numbers else []
 
 
-def _scaled_down(size: int, numbers: list[int]) -> list[int]:
+def _smaller_in_ratio(size: int, numbers: list[int]) -> list[int]:
     """Sizes of generated samples: those that are to ``size`` as a number of a message is to a larger one: something
     computed from ``size``, half of it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only
     smaller ones."""
@@ -545,7 +549,7 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 
 
-def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
+def _square_sizes(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
     """Sizes of generated samples: both sides of square pictures, such that their area is in the ratio of two numbers of
     a message, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
     sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
@@ -559,7 +563,7 @@ def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, 
             yield from ({one: side, other: side} for more in MARGINS if (side := int(least * more)) >= EDGE)
 
 
-def _stage(message: str) -> str:
+def _failed_place(message: str) -> str:
     """A failed run's message without its numbers, by which two attempts with other sizes are known to fail at one
     place: operators with their names."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)

@@ -80,7 +80,7 @@ class Sizes:
         """The sizes of an input."""
         return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
 
-    def open(self) -> list[Place]:
+    def open_places(self) -> list[Place]:
         """The places (input, axis) whose size nobody has said; leading axes last, as they seldom matter."""
         places = [
             (port.name, axis)
@@ -134,7 +134,7 @@ class Sizes:
             return PAST
         if "batch" in word:
             return BATCH
-        if "float" in port.dtype and rank <= 3 and axis == rank - 1 and sounds(port.name, word):
+        if "float" in port.dtype and rank <= 3 and axis == rank - 1 and is_sound_name(port.name, word):
             return SECOND
         if "frame" in word and rank >= 3:
             return FRAMES
@@ -161,7 +161,7 @@ class Sizes:
         return TEXT if axis == (1 if isinstance(port.shape[-1], int) else 2) else ASPECT * TEXT
 
 
-def sounds(name: str, dim: str = "") -> bool:
+def is_sound_name(name: str, dim: str = "") -> bool:
     """Whether an input, or a dimension of it, has the name of sound."""
     return any(word in text for text in (name.lower(), dim.lower()) for word in SOUND_NAMES)
 
@@ -194,12 +194,12 @@ def _evaluate(text: str) -> int | None:
     return total
 
 
-def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
+def last_slices(flow: Dataflow) -> dict[str, tuple[int, int]]:
     """For sizes of generated inputs, by name of a dimension: where the last part begins and ends that the model takes
     of it. A part behind the size is empty: ONNX Runtime warns, and gives another answer each time."""
     found: dict[str, tuple[int, int]] = {}
     for op in flow.with_roles(traits().operators("slices")):
-        shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]
+        shape, bounds = flow.shape(op.inputs[0]), [_stored_integers(flow, value) for value in op.inputs[1:4]]
         if shape is None or len(bounds) < 3 or any(bound is None for bound in bounds):
             continue
         for start, end, axis in zip(*filter(None, bounds), strict=False):
@@ -209,14 +209,14 @@ def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _whole(flow: Dataflow, value: int) -> list[int] | None:
+def _stored_integers(flow: Dataflow, value: int) -> list[int] | None:
     """Sizes of generated inputs: a few stored whole numbers; None for others."""
     item = flow.values[value] if value != NONE else None
     array = flow.weights.array(item, FEW) if item is not None and item.weight else None
     return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]
 
 
-def channels_last(flow: Dataflow, value: int) -> bool:
+def is_channels_last(flow: Dataflow, value: int) -> bool:
     """Whether an input is turned from [batch, height, width, channels] to channels first at once."""
     return any(flow.integers(op, "perm") == CHANNELS_FIRST for op in flow.readers(value) if has(op.role, "permutes"))
 

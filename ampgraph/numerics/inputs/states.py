@@ -45,59 +45,59 @@ def find_pairs(
     ``present.0.key``, ``state_in`` and ``state_out``. Raises AmpError AMP312 where there is none.
     """
     if given:
-        return tuple(pair for text in given for pair in _given(text, inputs, outputs))
-    if pairs := told_pairs(inputs, outputs):
+        return tuple(pair for text in given for pair in _pairs_of_option(text, inputs, outputs))
+    if pairs := pairs_by_name(inputs, outputs):
         return pairs
     message = "no output looks like the next step's input: --steps needs a cache or a state"
     raise AmpError("AMP312", message, hint="name the pairs: --cache IN=OUT, or --cache 'past_*=present_*'")
 
 
-def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
+def pairs_by_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
     """Samples with a cache: the pairs that names and shapes tell; of states that no name pairs, order and shapes."""
     known: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
-        known.setdefault(_words(name), []).append(name)
+        known.setdefault(_own_words(name), []).append(name)
     pairs = []
     for name, port in inputs.items():
         same = _AGAIN.sub("", name)
-        named = [same] if same != name and same in outputs else known.get(_words(name), ())
-        fits = [out for out in named if _are_paired_names(name, out) and _alike(port, outputs[out])]
+        named = [same] if same != name and same in outputs else known.get(_own_words(name), ())
+        fits = [out for out in named if _are_paired_names(name, out) and _may_feed_back(port, outputs[out])]
         if len(fits) == 1:
-            pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
-    return (*pairs, *_in_order(inputs, outputs, pairs))
+            pairs.append(CachePair(name, fits[0], _growing_axis(port, outputs[fits[0]])))
+    return (*pairs, *_pairs_by_order(inputs, outputs, pairs))
 
 
-def _in_order(
+def _pairs_by_order(
     inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: Sequence[CachePair]
 ) -> Iterator[CachePair]:  # fmt: skip
     """Samples with a cache: those that are left, where the outputs that are left and have a shape of theirs are as
     many, of the same types and shapes in the same order."""
     done = {name for pair in pairs for name in (pair.past, pair.present)}
-    held = {n: (p.dtype, p.shape) for n, p in inputs.items() if n not in done and HOLDS & {*_WORD.findall(_spelled(n))}}
+    held = {n: (p.dtype, p.shape) for n, p in inputs.items() if n not in done and HOLDS & {*_WORD.findall(_spaced(n))}}
     kinds = list(held.values())
     given = {n: (p.dtype, p.shape) for n, p in outputs.items() if n not in done and (p.dtype, p.shape) in kinds}
     if len(held) < len(inputs) and list(given.values()) == kinds:
         yield from (CachePair(past, present, None) for past, present in zip(held, given, strict=True))
 
 
-def _spelled(name: str) -> str:
+def _spaced(name: str) -> str:
     """The name of a cache or state in lower case with its words separated."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 
-def _words(name: str) -> tuple[str, ...]:
+def _own_words(name: str) -> tuple[str, ...]:
     """Samples with a cache: the words of a name but for those that say past or present."""
-    return tuple(word for word in _WORD.findall(_spelled(name)) if word not in DIRECTIONS)
+    return tuple(word for word in _WORD.findall(_spaced(name)) if word not in DIRECTIONS)
 
 
 def _are_paired_names(past: str, present: str) -> bool:
     """Samples with a cache: whether the names of an input and an output both speak of memory (a state, a cache)."""
-    words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
+    words = {word for name in (past, present) for word in _WORD.findall(_spaced(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present
     return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))
 
 
-def _alike(past: Port, present: Port) -> bool:
+def _may_feed_back(past: Port, present: Port) -> bool:
     """Samples with a cache: whether an output may be fed back as an input: type, rank, and at most one size grows."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
@@ -108,7 +108,7 @@ def _alike(past: Port, present: Port) -> bool:
     return sum(a != b for a, b in fixed if a >= 0 and b >= 0) <= 1
 
 
-def _axis(past: Port, present: Port) -> int | None:
+def _growing_axis(past: Port, present: Port) -> int | None:
     """The axis along which a cache of samples grows: open, and another in the output than in the input; the last but
     one if it is such. None for none."""
     sizes = enumerate(zip(past.shape, present.shape, strict=True))
@@ -117,7 +117,7 @@ def _axis(past: Port, present: Port) -> int | None:
     return usual if usual in open_ones else next(iter(open_ones), None)
 
 
-def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
+def _pairs_of_option(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
     """Samples with a cache: the pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they
     are not there or do not fit."""
     left, sign, right = text.partition("=")
@@ -134,10 +134,10 @@ def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -
         if other not in outputs:
             hint = nearest(other, list(outputs)) or f"there are: {', '.join(outputs)}"
             raise AmpError("AMP312", f"--cache {text}: the model has no output '{other}'", hint=hint)
-        if not _alike(inputs[name], outputs[other]):
+        if not _may_feed_back(inputs[name], outputs[other]):
             message = f"--cache {text}: output '{other}' is {outputs[other]}, input '{name}' {inputs[name]}"
             raise AmpError("AMP312", message, hint="an output that is fed back has its input's type and rank")
-        yield CachePair(name, other, _axis(inputs[name], outputs[other]))
+        yield CachePair(name, other, _growing_axis(inputs[name], outputs[other]))
 
 
 class ReachedStates:
@@ -157,16 +157,16 @@ class ReachedStates:
         before: dict[str, Array] | None = None
         for place, feeds in enumerate(self._samples):
             if place == len(self._known):
-                self._known.append(self._first(feeds) if before is None else self._next(before, feeds))
+                self._known.append(self._zero_states(feeds) if before is None else self._next_states(before, feeds))
             before = {**feeds, **self._known[place]}
             yield before
 
-    def _first(self, feeds: dict[str, Array]) -> dict[str, Array]:
+    def _zero_states(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """For samples of a model with a cache: zeros for all states, if it runs on them; nothing otherwise."""
         zeros = {pair.past: np.zeros_like(feeds[pair.past]) for pair in self._pairs if pair.past in feeds}
-        return zeros if len(self._next({**feeds, **zeros}, feeds)) == len(zeros) else {}
+        return zeros if len(self._next_states({**feeds, **zeros}, feeds)) == len(zeros) else {}
 
-    def _next(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
+    def _next_states(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
         """The states that the model makes of ``before``, those that are finite and fit the sample ``feeds``."""
         made = self._run(before)
         with np.errstate(over="ignore"):

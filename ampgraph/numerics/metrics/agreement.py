@@ -117,7 +117,7 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Apart:
+class OutputDifference:
     """One output of one sample.
 
     ``error`` is the root mean square of the difference over that of the reference, of what is finite in it, and over
@@ -144,26 +144,26 @@ class Apart:
     slices: tuple[Slices, ...] = field(default=(), repr=False, compare=False)
 
 
-def apart(reference: Result, result: Result) -> Apart:
+def compare_outputs(reference: Result, result: Result) -> OutputDifference:
     """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
     if isinstance(reference, list) or isinstance(result, list):
-        return _sequences(reference, result)
+        return _compare_sequences(reference, result)
     if isinstance(reference, dict) or isinstance(result, dict):
-        return _maps(reference, result)
+        return _compare_maps(reference, result)
     if reference is None or result is None:
-        return Apart(0, 0) if reference is result else _different("one of the two is empty")
+        return OutputDifference(0, 0) if reference is result else _incomparable("one of the two is empty")
     want, got = np.asarray(reference), np.asarray(result)
     if want.shape != got.shape:
-        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}", is_float(want))
+        return _incomparable(f"shape {list(got.shape)} instead of {list(want.shape)}", is_float(want))
     if is_float(want) and is_float(got):
-        return _floats(want, got)
+        return _compare_floats(want, got)
     differ = int((want != got).sum())
-    return Apart(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
+    return OutputDifference(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
 
 
-def _different(reason: str, floating: bool = False) -> Apart:
+def _incomparable(reason: str, floating: bool = False) -> OutputDifference:
     """Error between outputs that cannot be compared by numbers: infinite, and ``reason`` says why."""
-    return Apart(math.inf, math.inf, reason=reason, floating=floating)
+    return OutputDifference(math.inf, math.inf, reason=reason, floating=floating)
 
 
 def is_float(array: Array) -> bool:
@@ -171,22 +171,22 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _maps(reference: Result, result: Result) -> Apart:
+def _compare_maps(reference: Result, result: Result) -> OutputDifference:
     """Error between two outputs that are maps: by their keys, the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
-        return _different("maps of different keys")
+        return _incomparable("maps of different keys")
     return replace(
-        apart(*(np.asarray([found[key] for key in reference]) for found in (reference, result))), nested=True
+        compare_outputs(*(np.asarray([found[key] for key in reference]) for found in (reference, result))), nested=True
     )
 
 
-def _sequences(reference: Result, result: Result) -> Apart:
+def _compare_sequences(reference: Result, result: Result) -> OutputDifference:
     """Error between two outputs that are sequences, element by element: the worst one counts."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
-        return _different("sequences of different lengths")
-    parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
+        return _incomparable("sequences of different lengths")
+    parts = [compare_outputs(a, b) for a, b in zip(reference, result, strict=True)]
     if not parts:
-        return Apart(0, 0, nested=True)
+        return OutputDifference(0, 0, nested=True)
     counts = {
         name: sum(getattr(part, name) for part in parts)
         for name in ("infinite", "nan", "nonfinite_mismatches", "compared")
@@ -195,13 +195,13 @@ def _sequences(reference: Result, result: Result) -> Apart:
     informative = parts if silent else [part for part in parts if not part.silent or part.nonfinite_mismatches]
     worst = max(informative, key=lambda part: part.error)
     floating = any(part.floating for part in parts)
-    return Apart(
+    return OutputDifference(
         worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating,
         nested=True,
     )  # fmt: skip
 
 
-def _floats(reference: Array, result: Array) -> Apart:
+def _compare_floats(reference: Array, result: Array) -> OutputDifference:
     """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
     zeros may differ by a little."""
     want, got = reference.astype(np.float64), result.astype(np.float64)
@@ -219,16 +219,16 @@ def _floats(reference: Array, result: Array) -> Apart:
     error = math.inf if mismatches or silent else off / max(norm, smallest) if kept.any() else 0.0
     cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
-    same = _argmax(want, got)
+    same = _same_argmax(want, got)
     rms = scale / (root or 1.0)
     slices = slices_of(want, want - got) if kept.all() else ()
-    return Apart(
+    return OutputDifference(
         error, largest, cosine, same, infinite, nan, mismatches, compared=int(kept.sum()), silent=silent, floating=True,
         off=off * rms, size=norm * rms, slices=slices,
     )  # fmt: skip
 
 
-def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
+def _same_argmax(want: Array, got: Array) -> tuple[int, int] | None:
     """Of two outputs: rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
 
     Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""
@@ -239,7 +239,7 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
     return (int(same.sum()), int(rows.sum())) if rows.any() else None
 
 
-def part_error(part: OutputPart, found: Apart) -> float:
+def part_error(part: OutputPart, found: OutputDifference) -> float:
     """The error of a part in one sample; 0 where it was not compared."""
     slices = next((each for each in found.slices if each.axis == part.axis), None)
     return part.error(slices, FLOOR) if slices is not None and len(slices.size) > part.places.max() else 0.0
@@ -254,7 +254,7 @@ class Agreement(Spread):
     """
 
     name: str
-    parts: list[Apart] = field(default_factory=list)
+    parts: list[OutputDifference] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     counts: bool = True
     over_all: bool = False
@@ -264,7 +264,7 @@ class Agreement(Spread):
     nonfinite_mismatches: int = 0
     floating: bool = False
 
-    def add(self, found: Apart, judged: Judged | None = None) -> None:
+    def add(self, found: OutputDifference, judged: Judged | None = None) -> None:
         """Takes in another sample, and what a metric says of it."""
         self.parts.append(found)
         self.compared += found.compared
@@ -435,18 +435,18 @@ def sensitivity(
     """
     outputs: dict[str, Agreement] = {}
     for feeds in samples:
-        rounded = {name: _rounded(value, dtype) for name, value in feeds.items()}
-        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_finite, rounded.values())):
+        rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
+        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_is_finite, rounded.values())):
             continue
         found = run(rounded)
         for name, value in run(feeds).items():
-            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
+            outputs.setdefault(name, Agreement(name)).add(compare_outputs(value, found[name]))
     floating = [output for output in outputs.values() if output.floating and output.compared]
     worst = max(floating, key=lambda output: output.p90, default=None)
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
 
 
-def _rounded(value: Result, dtype: str) -> Result:
+def _round_to(value: Result, dtype: str) -> Result:
     """For the sensitivity of a model: a float array rounded to a low type and back; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
@@ -454,7 +454,7 @@ def _rounded(value: Result, dtype: str) -> Result:
         return value.astype(numpy_type(dtype)).astype(value.dtype)
 
 
-def _finite(value: Result) -> bool:
+def _is_finite(value: Result) -> bool:
     """Whether no number of an output is infinite or NaN."""
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
@@ -463,7 +463,7 @@ LIKELY = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they
 LOST = 0.1  # of the size of an output below the floor
 
 
-def vanishing(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
+def vanishing_output(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
     """For the verdict: the output too small for float16, in words ("" for none): the measure's floor calls it right.
 
     It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``roles``: what

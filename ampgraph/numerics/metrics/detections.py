@@ -26,17 +26,19 @@ class Pairing:
         """How many rows have a partner, of how many on both sides together."""
         return 2 * len(self.pairs), sum(self.rows)
 
-    def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:
+    def align(self, reference: Array, result: Array) -> tuple[Array, Array]:
         """The rows of reference and result with partners beside each other; zeros stand beside a row without
         partner."""
         ours, theirs = (list(rows) for rows in zip(*self.pairs, strict=True)) if self.pairs else ([], [])
         lost, new = (np.setdiff1d(np.arange(n), used) for n, used in zip(self.rows, (ours, theirs), strict=True))
-        want = np.concatenate([reference[ours], reference[lost], np.zeros_like(reference, shape=_like(result, new))])
-        got = np.concatenate([result[theirs], np.zeros_like(result, shape=_like(reference, lost)), result[new]])
+        want = np.concatenate(
+            [reference[ours], reference[lost], np.zeros_like(reference, shape=_rows_shape(result, new))]
+        )
+        got = np.concatenate([result[theirs], np.zeros_like(result, shape=_rows_shape(reference, lost)), result[new]])
         return want, got
 
 
-def _like(array: Array, rows: Array) -> tuple[int, ...]:
+def _rows_shape(array: Array, rows: Array) -> tuple[int, ...]:
     """Paired rows of detections: the shape of an array with as many rows as ``rows``."""
     return (len(rows), *array.shape[1:])
 
@@ -56,7 +58,7 @@ def box_columns(rows: Array) -> int | None:
     return None
 
 
-def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: Sequence[Array] = ()) -> Pairing:
+def pair_rows(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: Sequence[Array] = ()) -> Pairing:
     """Of detections: partners among rows [n, k] and [m, k], the nearest first; each row has one at most.
 
     Rows with boxes are partners where these overlap by half or more and nothing of ``ours`` and ``theirs`` (classes, a
@@ -65,7 +67,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
     """
     start = box_columns(reference) if len(reference) else None
     if start is not None:
-        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and whole(reference[:, i])]
+        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and are_whole(reference[:, i])]
         ours = (*ours, *(reference[:, i] for i in classes))
         theirs = (*theirs, *(result[:, i] for i in classes))
     span = np.maximum(np.ptp(reference, 0), 1e-12) if len(reference) else 1.0
@@ -80,10 +82,10 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
         for one, other in zip(ours, theirs, strict=True):
             fits &= other == one[i]
         found += [(-float(near[j]), abs(i - int(j)), i, int(j)) for j in np.flatnonzero(fits)]
-    return Pairing(_greedy(sorted(found)), (len(reference), len(result)))
+    return Pairing(_best_pairs(sorted(found)), (len(reference), len(result)))
 
 
-def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
+def _best_pairs(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
     """Of detections: pairs of rows (reference, result), the best candidate first, each row once."""
     ours: set[int] = set()
     theirs: set[int] = set()
@@ -96,7 +98,7 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
     return tuple(sorted(pairs))
 
 
-def whole(array: Array) -> bool:
+def are_whole(array: Array) -> bool:
     """Of detections: whether an array holds whole numbers alone, as classes do."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 

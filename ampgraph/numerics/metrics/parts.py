@@ -63,21 +63,21 @@ def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
     float64, all finite."""
     axes = [axis for axis in AXES.get(want.ndim, (1,)) if want.ndim and 2 <= want.shape[axis] <= MOST and want.size]
     return tuple(
-        Slices(axis, _root(want, axis), _root(difference, axis), means, want.size // len(means))
+        Slices(axis, _slice_rms(want, axis), _slice_rms(difference, axis), means, want.size // len(means))
         for axis in axes
-        for means in [want.mean(_others(want, axis))]
+        for means in [want.mean(_other_axes(want, axis))]
     )
 
 
-def _others(array: Array, axis: int) -> tuple[int, ...]:
+def _other_axes(array: Array, axis: int) -> tuple[int, ...]:
     """Parts of an output: all axes of its array but one."""
     return tuple(each for each in range(array.ndim) if each != axis)
 
 
-def _root(array: Array, axis: int) -> Array:
+def _slice_rms(array: Array, axis: int) -> Array:
     """Parts of an output: the root mean square of each slice along an axis, without overflow."""
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
-    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
+    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_other_axes(array, axis))) * largest
     return root
 
 
@@ -92,7 +92,7 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
         ordered = scales[order]
         ends = np.flatnonzero(ordered[1:] > GAP * ordered[:-1]) + 1
         *small, largest = np.split(order, ends)
-        numbers = _independent(same, largest)
+        numbers = _independent_numbers(same, largest)
         top = math.sqrt(float(np.mean(scales[largest] ** 2)))
         for places in small:
             scale = math.sqrt(float(np.mean(scales[places] ** 2)))
@@ -100,7 +100,7 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
                 yield OutputPart(same[0].axis, np.sort(places), scale)
 
 
-def _independent(same: Sequence[Slices], places: Array) -> float:
+def _independent_numbers(same: Sequence[Slices], places: Array) -> float:
     """How many independent numbers a slice has over the samples: one where those of ``places`` never vary."""
     weights = np.array([each.count for each in same], float)
     squares = np.average([each.size[places] ** 2 for each in same], axis=0, weights=weights)

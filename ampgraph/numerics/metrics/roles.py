@@ -21,9 +21,9 @@ def roles_of(flow: Dataflow) -> dict[str, str]:
 
 def _role(flow: Dataflow, value: int) -> str:
     """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
-    if any(_picks(flow, op) for op in _before(flow, value)):
+    if any(_picks_rows(flow, op) for op in _operators_before(flow, value)):
         return ROWS
-    maker = _maker(flow, value)
+    maker = _computing_operator(flow, value)
     if maker is None:
         return NUMBERS
     if has(maker.role, "log_probabilities"):
@@ -31,7 +31,7 @@ def _role(flow: Dataflow, value: int) -> str:
     return PROBABILITIES if has(maker.role, "probabilities") else NUMBERS
 
 
-def _maker(flow: Dataflow, value: int) -> Op | None:
+def _computing_operator(flow: Dataflow, value: int) -> Op | None:
     """What an output holds: the operator that computes a value's elements, in an If's first branch if that gives it."""
     op = flow.writer(value)
     while op is not None:
@@ -46,14 +46,14 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
     return None
 
 
-def _before(flow: Dataflow, value: int) -> Iterator[Op]:
+def _operators_before(flow: Dataflow, value: int) -> Iterator[Op]:
     """For what an output holds: the operators that a value comes from, back to the products."""
     return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 
-def _picks(flow: Dataflow, op: Op) -> bool:
+def _picks_rows(flow: Dataflow, op: Op) -> bool:
     """For what an output holds: whether an operator selects rows by value (top k, suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}
-    return any(_picks(flow, inner) for inner in flow.ops if inner.scope in inside)
+    return any(_picks_rows(flow, inner) for inner in flow.ops if inner.scope in inside)

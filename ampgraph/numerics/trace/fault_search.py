@@ -14,7 +14,7 @@ from ...core.arrays import Feeds, Result
 from ...core.errors import AmpError
 from ...core.names import pattern_for
 from ...core.progress import Count, Progress
-from ...core.repairs import Mended
+from ...core.repairs import RepairOutcome
 from ...core.runnable import Switched
 from ..inputs.samples import Samples
 from ..metrics.verdict import Compared
@@ -88,7 +88,7 @@ class FaultSearch:
         """All nodes to blame that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
-    def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
+    def chaotic(self, notes: list[str], mended: RepairOutcome | None) -> list[str]:
         """Of nodes to blame: notes on a chaotic model, unless a repair mends it; else nothing is suggested."""
         if mended is not None and mended.repair is not None:
             return []
@@ -141,7 +141,7 @@ class FaultSearch:
             self.errors[site.label] = max((trace.error(name) or 0.0 for name in site.outputs), default=0.0)
         if not named:
             return
-        self.first_nonfinite = inquest.nonfinite_input() or self._descended(inquest, ours, theirs)
+        self.first_nonfinite = inquest.nonfinite_input() or self._find_nonfinite(inquest, ours, theirs)
         self.also_nonfinite = tuple(
             inquest.nonfinite_at(i) for i in itertools.islice(inquest.nonfinite_sites(), 1, MOST_SITES)
         )
@@ -150,10 +150,10 @@ class FaultSearch:
             output.nonfinite_mismatches for output in self.compared.outputs
         )
         measured = not reached and self.pair.strict and self.runs > 0
-        if not measured or not self._caused(_UnitNames(inquest), theirs, expected, least):
+        if not measured or not self._name_causes(_UnitNames(inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
-    def _caused(self, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
+    def _name_causes(self, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
         """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
         such."""
         until = time.monotonic() + self.seconds
@@ -184,7 +184,7 @@ class FaultSearch:
         self.patterns = lambda unit: names.patterns(units[unit])
         return bool(found.causes)
 
-    def _descended(self, inquest: Inquest, ours: Feeds, theirs: Feeds) -> Suspect | None:
+    def _find_nonfinite(self, inquest: Inquest, ours: Feeds, theirs: Feeds) -> Suspect | None:
         """The node where values stop being finite; where that is an If, the node inside its body, or the If and a note
         where the body cannot be looked at."""
         place = next(inquest.nonfinite_sites(), None)
@@ -197,7 +197,7 @@ class FaultSearch:
                 body = inquest.tracer.branch(site, ours, theirs)
                 if body is not None:
                     inner, ours, theirs = body
-                    found = self._descended(Inquest(inner.run(ours, theirs), inside), ours, theirs)
+                    found = self._find_nonfinite(Inquest(inner.run(ours, theirs), inside), ours, theirs)
                     if found is not None:
                         return found
             except AmpError as error:  # the If itself is still a good answer
@@ -214,31 +214,34 @@ class _UnitNames:
 
     def patterns(self, unit: Switched) -> list[str]:
         """Patterns for a node to blame, and those that move data to it."""
-        outer = [self._place(each) for each in (unit, *unit.moves)]
+        outer = [self._traced_index(each) for each in (unit, *unit.moves)]
         named = [pattern for i in outer if i is not None for pattern in self.inquest.patterns(i)]
-        return named or self._untraced(unit)
+        return named or self._reference_patterns(unit)
 
     def suspect(self, unit: Switched, error: float, found: Attribution) -> Suspect:
         """The finding on a node to blame, which makes an error if it is low alone."""
         why = f"low alone it makes an error of {error:.2g}, all together make {found.whole:.2g}"
-        i, maker = self._place(unit), self.inquest.maker
+        i, maker = self._traced_index(unit), self.inquest.maker
         if i is not None:
             moves = [maker[move.outputs[0]] for move in unit.moves if move.outputs[0] in maker]
             told = self.inquest.magnified(i)
             return self.inquest.suspect(i, f"{why}, {told}" if told else why, [i, *moves])
-        label, patterns = unit.node or next(iter(unit.outputs), unit.kind), tuple(dict.fromkeys(self._untraced(unit)))
+        label, patterns = (
+            unit.node or next(iter(unit.outputs), unit.kind),
+            tuple(dict.fromkeys(self._reference_patterns(unit))),
+        )
         return Suspect(label, unit.kind, "", "/".join(unit.inside), self.inquest.low_type, (), (), why, patterns)
 
-    def _place(self, unit: Switched) -> int | None:
+    def _traced_index(self, unit: Switched) -> int | None:
         """The traced node that a switch of the strict model is for, None for one within a body."""
         return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
 
-    def _untraced(self, unit: Switched) -> list[str]:
+    def _reference_patterns(self, unit: Switched) -> list[str]:
         """Patterns for a node to blame, where a trace does not know it, by the names that the reference has for it and
         its moves."""
         found = []
         for each in (unit, *unit.moves):
-            named = map(self.inquest.tracer.named, each.outputs)
+            named = map(self.inquest.tracer.reference_node, each.outputs)
             name, value = next((one for one in named if one[1]), ("", ""))  # the first output that the reference has
             if value:
                 found.append(pattern_for(name, value))

@@ -50,7 +50,7 @@ class MeasuredRanges:
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self.ranges.get(value)
-        return held is not None and held.vanishing(self.low.name) > VANISHING_LIMIT
+        return held is not None and held.vanishing_share(self.low.name) > VANISHING_LIMIT
 
     def passing(self) -> Mapping[int, str]:
         """The values that pass the limit, each with the number in words, without those that only feed a Softmax's
@@ -75,7 +75,7 @@ class MeasuredRanges:
         return {
             value: held
             for value, held in self.ranges.items()
-            if values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
+            if values[value].dtype == FLOAT32 and held.overflows(options.dtype, options.range_margin)
         }
 
     def _is_harmless(self, value: int) -> bool:

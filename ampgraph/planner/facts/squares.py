@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.matching import View
-from ...core.walk import first_of, source
+from ...core.walk import first_operand_of, value_above
 from ...oplists.pattern_files import conventions
 from ...oplists.patterns import region_patterns
 from ...oplists.traits import Trait, Traits
@@ -65,7 +65,7 @@ class Squares:
 
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""
-        return source(self.flow, value, first_of(self.traits.operators("conversions")))
+        return value_above(self.flow, value, first_operand_of(self.traits.operators("conversions")))
 
     def _origin(self, value: int) -> int:
         """A value before casts that change nothing, and before one in the file that widens it."""
