@@ -78,8 +78,7 @@ def parameter_names(model: ir.Model) -> list[str]:
     - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (the trait
     without_gradient); - a tensor with a number of 1e4 or more, or with inf or NaN: a mask; - what is only subtracted
     from the data of a graph input or divides it: a normalization; - a single number, unless it is a weight of a
-    product, a convolution, a norm or PRelu, or is added to the result of a product or a convolution.
-    """
+    product, a convolution, a norm or PRelu, or is added to the result of a product or a convolution."""
     named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
         return named

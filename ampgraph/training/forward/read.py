@@ -90,8 +90,7 @@ def fix_batch(model: ir.Model, batch: int) -> None:
     the host, with copies between device and host in each step, and no CUDA graph.
 
     The batch is the axis that the first input leaves open; other inputs follow where theirs has the same name, or none.
-    Raises AmpError AMP301 where no input leaves its first axis open, or the size is another one.
-    """
+    Raises AmpError AMP301 where no input leaves its first axis open, or the size is another one."""
     fed = [value for value in model.graph.inputs if not value.is_initializer() and value.shape and len(value.shape)]
     open_ones = [value for value in fed if not isinstance(_first_size(value), int)]
     if not open_ones:

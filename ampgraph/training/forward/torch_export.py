@@ -48,10 +48,8 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A torch module's forward graph in a file; ``str`` of it is the path.
-
-    ``outputs`` are the module's, ``parameters`` those that a step trains.
-    """
+    """A torch module's forward graph in a file; ``str`` of it is the path. ``outputs`` are the module's, ``parameters``
+    those that a step trains."""
 
     path: str
     inputs: list[str]

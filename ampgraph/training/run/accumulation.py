@@ -42,10 +42,8 @@ ALIGNED = 16  # numbers: parts of a buffer begin at multiples of 64 bytes
 
 class FlatBuffer:
     """Micro-batches: several float32 tensors in one buffer on the device, so that they are added by one operation,
-    while sessions write and read them one by one.
-
-    ``value`` is the whole buffer, a vector; ``parts`` are its tensors by name, ``starts`` where each begins in it.
-    """
+    while sessions write and read them one by one. ``value`` is the whole buffer, a vector; ``parts`` are its tensors by
+    name, ``starts`` where each begins in it."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: str) -> None:
         self.starts: dict[str, int] = {}
@@ -81,11 +79,8 @@ class MicroBatch:
 
 class AccumulatingBinding(Binding):
     """A `Binding` for a training step that is cut into gradients and update, whose batch is shared among micro-batches.
-    The state is the update's, and the gradients only read it.
-
-    ``whole``: the layout of the step before it was cut; ``parts``: micro-batches of this rank, ``all_parts`` of all
-    ranks; ``total``: the buffer of the summed gradients.
-    """
+    The state is the update's, and the gradients only read it. ``whole``: the layout of the step before it was cut;
+    ``parts``: micro-batches of this rank, ``all_parts`` of all ranks; ``total``: the buffer of the summed gradients."""
 
     def __init__(self, step: TrainingStep, options: RunOptions, ranks: int = 1) -> None:
         """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
@@ -230,12 +225,10 @@ def micro_batches(
     batch: Mapping[str, Array], parts: int, layout: StepLayout, wanted: range | None = None
 ) -> list[MicroBatch]:
     """Cuts a batch into ``parts`` micro-batches, of sizes that differ by one at most, with the share of each in the
-    mean over the batch; returns those whose numbers are ``wanted`` (None: all).
-
-    A share is that of the labels that count, where the loss is cross entropy of the input ``labels``; otherwise of the
-    samples. Micro-batches whose share is 0 are left out. Raises AmpError AMP503 for a batch that is smaller than
-    ``parts``, and for inputs that differ in their number of samples.
-    """
+    mean over the batch; returns those whose numbers are ``wanted`` (None: all). A share is that of the labels that
+    count, where the loss is cross entropy of the input ``labels``; otherwise of the samples. Micro-batches whose share
+    is 0 are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for inputs that differ in
+    their number of samples."""
     weights, rows = labels_that_count(batch, layout)
     weights = weights if weights.any() else rows
     return weighed_micro_batches(batch, parts, weights, float(weights.sum()), wanted=wanted)

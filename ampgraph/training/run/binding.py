@@ -83,8 +83,7 @@ class Binding:
     one after each step.
 
     Bindings that train by turns share the state of equal names: the one that wrote it last holds it, and the others
-    read it there, without a copy. ``holders``: name -> the binding that holds it, one dictionary for all that share.
-    """
+    read it there, without a copy. ``holders``: name -> the binding that holds it, one dictionary for all that share."""
 
     def __init__(self, step: TrainingStep, options: RunOptions) -> None:
         """Raises AmpError AMP321, AMP323 and AMP505 for the device, AMP502 for a model that the runtime refuses."""
@@ -277,8 +276,7 @@ class CapturedBinding(Binding):
 
     A CUDA graph reads and writes the addresses that it was recorded with, and ONNX Runtime runs a step several times to
     record it. So every state tensor has two places, nothing is written in place, a graph is recorded for each turn, and
-    inputs and results have fixed places too: running a step again gives the same.
-    """
+    inputs and results have fixed places too: running a step again gives the same."""
 
     def __init__(self, step: TrainingStep, options: RunOptions) -> None:
         """Raises AmpError AMP325 for a device other than cuda and for a step whose batch size is open, what `Binding`

@@ -44,9 +44,7 @@ def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
 @dataclass(frozen=True)
 class Dataset:
     """Training data that are there as a whole: arrays by input name, whose first axis counts the ``samples``.
-
-    ``prepare`` turns rows of the arrays into what the step takes (types, axes, normalisation); it keeps the names.
-    """
+    ``prepare`` turns rows of the arrays into what the step takes (types, axes, normalisation); it keeps the names."""
 
     arrays: Mapping[str, Array]
     samples: int
@@ -202,12 +200,10 @@ def stays_on_disk(text: str) -> bool:
 
 def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Array]:
     """Training data by input name: of a file, of a folder, or of the files that a pattern like ``mnist/train-*`` finds.
-
     An idx file whose name is no input holds ``labels`` (the name of that input, "" for none) if it has one axis, else
     the only other input; files of other kinds are passed over. That no input is missing is left to the caller. Raises
     AmpError AMP101 for no such files or one that cannot be read, AMP108 for a damaged one, AMP503 for two arrays of one
-    name.
-    """
+    name."""
     given = Path(text)
     paths = [given] if given.is_file() else sorted(given.iterdir() if given.is_dir() else map(Path, glob.glob(text)))
     found: dict[str, Array] = {}
@@ -360,10 +356,8 @@ HINTS = {"--normalize": ROW, "--scale": "--scale FACTOR, a number or a fraction:
 @dataclass(frozen=True)
 class Normalized:
     """Training data of any kind, of which a float32 input becomes (x scale - mean) / std; labels stay what they are.
-
     ``mean`` and ``std``: one number, or one for each channel: along axis 1 of the input, or its last one, whichever has
-    that size. ``input``: which one, where there are several. Raises AmpError AMP325 for numbers that make no sense.
-    """
+    that size. ``input``: which one, where there are several. Raises AmpError AMP325 for numbers that make no sense."""
 
     data: object
     scale: float = 1.0

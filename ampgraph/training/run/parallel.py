@@ -67,11 +67,8 @@ def open_binding(
 
 class SharedBuffer(FlatBuffer):
     """A `FlatBuffer` in memory of torch, for several ranks: ONNX Runtime writes its tensors, torch.distributed sums it,
-    and nothing is copied.
-
-    ``tensor`` is the whole buffer as torch's, ``view`` one of its tensors. Raises AmpError AMP501 for an ONNX Runtime
-    that shares no memory.
-    """
+    and nothing is copied. ``tensor`` is the whole buffer as torch's, ``view`` one of its tensors. Raises AmpError
+    AMP501 for an ONNX Runtime that shares no memory."""
 
     tensor: torch.Tensor
 
@@ -108,11 +105,9 @@ def _from_torch(tensor: torch.Tensor) -> OrtTensor:
 
 class ParallelBinding(AccumulatingBinding):
     """The `Binding` of a training with several ranks: every rank holds the whole state, and makes the same update of
-    it, from gradients that are summed over the ranks.
-
-    Beside the gradients (`total`), ranks sum up in ``rest`` the loss and the float32 running statistics, and send as
-    rank 0 has them other next states (``_sent``: name in the gradients' graph -> state).
-    """
+    it, from gradients that are summed over the ranks. Beside the gradients (`total`), ranks sum up in ``rest`` the loss
+    and the float32 running statistics, and send as rank 0 has them other next states (``_sent``: name in the gradients'
+    graph -> state)."""
 
     total: SharedBuffer
 

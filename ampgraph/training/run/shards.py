@@ -26,11 +26,9 @@ SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
 class _DividedRun:
-    """A run of parameters that an update moves as one vector, as it is divided among ranks.
-
-    ``tied``: state that is cut with the parameters -> the parameter at whose start it starts (slots are as long as the
-    run, an average as its parameter); ``count``: elements of the run; ``whole``: one rank must update all of it.
-    """
+    """A run of parameters that an update moves as one vector, as it is divided among ranks. ``tied``: state that is cut
+    with the parameters -> the parameter at whose start it starts (slots are as long as the run, an average as its
+    parameter); ``count``: elements of the run; ``whole``: one rank must update all of it."""
 
     def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
         self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]
@@ -245,9 +243,7 @@ def _known_sizes(value: ir.Value) -> tuple[int, ...]:
 class SlicedUpdate:
     """Adds to an update graph the computation of one rank's part of its elements: nodes that work on parts, from new
     inputs (`take`) to replaced outputs (`output`). The old nodes stay, and are to be dropped where nothing reads them.
-
-    ``segments``: as `segments_of` gives them; ``spans``: run -> the range of its elements that the rank has.
-    """
+    ``segments``: as `segments_of` gives them; ``spans``: run -> the range of its elements that the rank has."""
 
     def __init__(self, graph: ir.Graph, segments: Mapping[ir.Value, list[Segment]], spans: Mapping[int, Span]) -> None:
         self.graph, self.segments, self.spans = graph, segments, spans

@@ -24,10 +24,8 @@ IGNORED = -100  # the label of a place that does not count, as in torch.nn.funct
 
 class StepInputs:
     """The inputs of a training step beside its state, as `ports` by name, and checks of what is given for them.
-
     ``parts``: how many micro-batches share a batch. Where a step has a fixed batch size, that is the micro-batches', so
-    a batch is as many times larger.
-    """
+    a batch is as many times larger."""
 
     def __init__(self, step: TrainingStep, parts: int = 1) -> None:
         self.layout: StepLayout = step.layout

@@ -55,11 +55,9 @@ PENALTY = "penalty"  # the name of that part of a loss
 
 class GradientGraph:
     """Forward, loss and gradients of a training step in one graph. The order of use: the constructor, `differentiate`;
-    then the caller plans the graph and inserts Casts; `match_types`, `finish`.
-
-    ``handed`` and ``moved`` name the outputs that the update reads: the gradient of each parameter in ``parameters``,
-    and of each running state (of BatchNormalization, then of buffers) what its next value is made of.
-    """
+    then the caller plans the graph and inserts Casts; `match_types`, `finish`. ``handed`` and ``moved`` name the
+    outputs that the update reads: the gradient of each parameter in ``parameters``, and of each running state (of
+    BatchNormalization, then of buffers) what its next value is made of."""
 
     def __init__(
         self,

@@ -26,11 +26,9 @@ LONGEST = 1 << 12  # an interval up to here is written as a table: 8 or 12 bytes
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """The arithmetic of a framework's dynamic loss scale and the numbers that it comes with.
-
-    A finite step counts; the ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again.
-    A step that overflows shrinks the scale and counts from 0.
-    """
+    """The arithmetic of a framework's dynamic loss scale and the numbers that it comes with. A finite step counts; the
+    ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again. A step that overflows shrinks
+    the scale and counts from 0."""
 
     number: str = "float32"  # or float64: the type of the scale, to which every result is rounded
     product: str = "float32"  # the type in which scale and factor are multiplied or divided
@@ -72,11 +70,8 @@ SCALES = ("scale", "pending")  # the fields of a `LossScaleState` that are scale
 
 @dataclass(frozen=True)
 class LossScaleState:
-    """What a loss scale remembers between steps.
-
-    ``scale`` and ``pending`` are Python floats that hold a value of the rule's number type exactly; the others are
-    int32 numbers.
-    """
+    """What a loss scale remembers between steps. ``scale`` and ``pending`` are Python floats that hold a value of the
+    rule's number type exactly; the others are int32 numbers."""
 
     scale: float
     counter: int = 0  # finite steps since the scale last grew or a step overflowed
@@ -299,12 +294,10 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
 
 def _scaled(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
     """The loss scale after enough finite steps (``grows``): times ``growth``, at most ``cap``; where the rule says so,
-    unchanged if that is inf. Or after an overflow: times ``backoff``, at least ``floor``.
-
-    It is computed in the type that the rule multiplies in, and rounded to the scale's. No cast is needed where float64
-    is that type and the factor is a float32 number: the product of two float32 numbers is exact in float64, so that it
-    is rounded once in either type. Frameworks that divide round differently, so rules do.
-    """
+    unchanged if that is inf. Or after an overflow: times ``backoff``, at least ``floor``. It is computed in the type
+    that the rule multiplies in, and rounded to the scale's. No cast is needed where float64 is that type and the factor
+    is a float32 number: the product of two float32 numbers is exact in float64, so that it is rounded once in either
+    type. Frameworks that divide round differently, so rules do."""
     rule = RULES[policy.rule]
     divides, factor = rule.divides and not grows, policy.growth if grows else policy.backoff
     same_bits = not divides and float(np.float32(factor)) == factor and rule.product == WIDE

@@ -117,11 +117,8 @@ class SGD(Elementwise):
 @dataclass(frozen=True)
 class Adam(Elementwise):
     """The optimizer torch.optim.Adam: with m and v the running means of g and g^2, m' and v' corrected for their start
-    at 0: p = p - lr m' / (sqrt(v') + eps). Raises AmpError AMP322 for numbers that make no sense.
-
-    With m' = m / c1 and v' = v / c2 that is p - (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)), which reads all
-    elements once less.
-    """
+    at 0: p = p - lr m' / (sqrt(v') + eps). Raises AmpError AMP322 for numbers that make no sense. With m' = m / c1 and
+    v' = v / c2 that is p - (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)), which reads all elements once less."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -229,11 +226,9 @@ FORM = "'*.bias=adamw:weight_decay=0' '*=adamw', the first that matches a name w
 @dataclass(frozen=True)
 class ParameterGroup:
     """The parameters whose names ``pattern`` matches, and no earlier group's, and their optimizer: its kind, learning
-    rate and decay, as the ``param_groups`` of torch.optim.
-
-    ``optimizer`` is None for parameters that are not trained here. These are constants of the step; or, if ``shared``,
-    state that it only reads, since another step trains them.
-    """
+    rate and decay, as the ``param_groups`` of torch.optim. ``optimizer`` is None for parameters that are not trained
+    here. These are constants of the step; or, if ``shared``, state that it only reads, since another step trains
+    them."""
 
     pattern: str
     optimizer: Optimizer | None = None

@@ -305,8 +305,7 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
     Where the mean, or the sum of squares of which the next variance is made, is not finite, the variance a is not
     either. The gradient of the scale is multiplied by 1 / sqrt(a), 0 for an infinite a; here that becomes sqrt(a) / a,
     the same number but NaN for infinity, so that the gradient of the scale is NaN, whatever arrives. Something must
-    arrive: a norm that the loss is not differentiated through is left out (it may share its scale with another).
-    """
+    arrive: a norm that the loss is not differentiated through is left out (it may share its scale with another)."""
     found: set[Value] = set()
     for node in graph:
         if BATCH in node.meta and node.inputs[1] in trained:

@@ -39,10 +39,8 @@ def through_bodies(
     differentiate_body: DifferentiateBody,
 ) -> Pairs:
     """The values around an If, Loop or Scan that it, or a body of it, reads, with the gradients that it brings them.
-
     ``gradients``: of its outputs; ``active``: the values that need gradients. Raises AmpError AMP210 for another node
-    with bodies, and for bodies that cannot be computed again; Unsupported for a form that has no gradient here.
-    """
+    with bodies, and for bodies that cannot be computed again; Unsupported for a form that has no gradient here."""
     around = [value for value in captured(node) if value in active]
     if not around and not any(value in active for value in node.inputs if value is not None):
         return []

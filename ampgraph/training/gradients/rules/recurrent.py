@@ -220,11 +220,9 @@ def _state_or_zeros(side: Direction, state: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class SideGradients:
-    """The gradients of one direction of an LSTM, GRU or RNN, from which those of the node are made.
-
-    ``of_x`` and ``of_state`` [T, B, k H]: of the sums before the activations, where X and where the state enters (they
-    differ in a GRU); ``recurrence`` [1, k H, H]: of R; ``states``: of the initial states, each [B, H].
-    """
+    """The gradients of one direction of an LSTM, GRU or RNN, from which those of the node are made. ``of_x`` and
+    ``of_state`` [T, B, k H]: of the sums before the activations, where X and where the state enters (they differ in a
+    GRU); ``recurrence`` [1, k H, H]: of R; ``states``: of the initial states, each [B, H]."""
 
     of_x: Value
     of_state: Value
