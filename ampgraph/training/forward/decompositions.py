@@ -195,28 +195,15 @@ def scatter_reduce(
 ) -> Any:
     """torch's scatter_reduce where its exporter is wrong: means, by sums and counts, and maxima and minima without
     ``include_self``, where places that get something start at infinity. Any other stays as it is."""
-    if reduce == "mean":
-        return _scattered_mean(x, axis, index, source, include_self)
-    if include_self or reduce not in ("amax", "amin"):
+    if reduce != "mean" and (include_self or reduce not in ("amax", "amin")):
         return NotImplemented
-    worst = -torch.inf if reduce == "amax" else torch.inf
-    start = torch.where(_hits_by_place(x, axis, index, source) > 0, worst, x)
-    return torch.scatter_reduce(start, axis, index, source, reduce, include_self=True)
-
-
-def _scattered_mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
-    """torch's scatter_reduce by mean: the sums divided by how many numbers each place gets; without ``include_self`` a
-    place that gets some forgets its own number, and one that gets none keeps it."""
-    hits = _hits_by_place(x, axis, index, source)
-    if include_self:
+    hits = torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))  # how many numbers each place gets
+    if reduce == "mean" and include_self:
         return x.scatter_add(axis, index, source) / (hits + 1)
-    start = torch.where(hits > 0, 0.0, x)
-    return start.scatter_add(axis, index, source) / hits.clamp(min=1)
-
-
-def _hits_by_place(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """torch's scatter_reduce: how many numbers each place of the result gets from ``source``, in the type of ``x``."""
-    return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
+    if reduce == "mean":  # a place that gets none keeps its number
+        return torch.where(hits > 0, 0.0, x).scatter_add(axis, index, source) / hits.clamp(min=1)
+    worst = -torch.inf if reduce == "amax" else torch.inf
+    return torch.scatter_reduce(torch.where(hits > 0, worst, x), axis, index, source, reduce, include_self=True)
 
 
 def embedding_bag(

@@ -49,15 +49,9 @@ def negative_log_likelihood(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> ir.Value:
-    """Adds a negative log likelihood: minus the logarithm at each label, times the weight of its class.
-
-    Args:
-        logarithms: of probabilities, float32, with the classes along ``axis``.
-        labels: of the shape of the logarithms without that axis.
-        weight: of each class, [C]; None: 1.
-        ignore_index: a label that does not count; None: every label counts.
-        reduction: "none" (the shape of the labels), "sum", or "mean": the sum divided by the sum of the weights.
-    """
+    """Adds a negative log likelihood: minus the logarithm at each label, times the ``weight`` of its class ([C]; None:
+    1). ``logarithms``: of probabilities, float32, with the classes along ``axis``; ``ignore_index``: a label that does
+    not count; ``reduction``: "none", "sum", or "mean": the sum divided by the sum of the weights."""
     dims = list(labels.shape or ())
     with b.float32(KEEP):
         labels = b.typed(b.op("Cast", labels, to=int(INT64)), INT64, *dims)

@@ -118,11 +118,7 @@ def formula_gradient(
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which no gradient flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = GradientRule(kind, _no_gradient_rule, constant=ALL)
-
-
-def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
-    """The gradient rule of an operator whose inputs get no gradient."""
+        _RULES[kind] = GradientRule(kind, lambda b, node, *gradients: None, constant=ALL)
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:

@@ -62,7 +62,7 @@ def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, s
 def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
     """A compiled training step (scale, inputs) -> (loss, finite), whose ``optimizer`` moves the parameters; ``skips``
     leaves that out where a gradient is not finite."""
-    all_finite, unscaled = ms.amp.all_finite, _unscaled(ms)
+    all_finite, unscaled = ms.amp.all_finite, _unscale_function(ms)
 
     def step(scale, *inputs):
         (_, loss), grads = gradients(inputs, scale)
@@ -76,7 +76,7 @@ def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: A
     return compiled
 
 
-def _unscaled(ms: ModuleType) -> Callable[..., Any]:
+def _unscale_function(ms: ModuleType) -> Callable[..., Any]:
     """(scale, gradients) -> gradients times the reciprocal of the scale, as mindspore.amp's scalers compute it."""
     hyper_map, partial, reciprocal = ms.ops.HyperMap(), ms.ops.Partial(), ms.ops.Reciprocal()
 
@@ -91,7 +91,7 @@ def _unscaled(ms: ModuleType) -> Callable[..., Any]:
 
 def scaler_of_cell(ms: ModuleType, cell: Any) -> Any:
     """A LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
-    unscaled, base = _unscaled(ms), ms.amp.LossScaler
+    unscaled, base = _unscale_function(ms), ms.amp.LossScaler
 
     class CellScaler(base):  # type: ignore[misc,valid-type]
         def __init__(self):

@@ -55,13 +55,13 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
 
     inside = {kind(node) for graph in model.functions for node in graph.node} & set(NOT_IN_A_FILE)
     if inside:
-        raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
+        raise _cut_error(path, f"{sorted(inside)[0]} stands in a branch or a loop")
     if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
     return _GraphPieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
 
-def _not_cut(path: Any, why: str) -> AmpError:
+def _cut_error(path: Any, why: str) -> AmpError:
     """The error for a file that MindSpore cannot differentiate, even in pieces."""
     message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
@@ -84,10 +84,10 @@ class _GraphPieces:
         self.place: dict[str, int] = {}  # result -> its step
         self.steps: list[Piece] = []
         for node in model.graph.node:
-            self._sort_in(node)
+            self._place_node(node)
         self.result = self.origin(model.graph.output[0].name)
 
-    def _sort_in(self, node: Any) -> None:
+    def _place_node(self, node: Any) -> None:
         """MindSpore's gradients: puts a node where it belongs: constants and tuples aside, live operators into steps of
         their own, the rest into the last step."""
         kind, result = self.kind(node), node.output[0]
@@ -100,15 +100,17 @@ class _GraphPieces:
         elif kind == "TupleGetItem" and self.origin(node.input[0]) in self.tuples:
             self.stands_for[result] = self.tuples[self.origin(node.input[0])].input[self._constant(node.input[1])]
         elif kind == "TupleGetItem":
-            self._put(node, self.place[self.origin(node.input[0])])  # where the tuple is: only tensors cross a cut
+            self._add_to_step(
+                node, self.place[self.origin(node.input[0])]
+            )  # where the tuple is: only tensors cross a cut
         else:
             if kind not in NOT_IN_A_FILE and self._writes(node):
-                raise _not_cut(self.path, f"{kind} writes a parameter of a graph that has to be cut")
+                raise _cut_error(self.path, f"{kind} writes a parameter of a graph that has to be cut")
             if kind in NOT_IN_A_FILE or not self.steps or self.steps[-1].live:
                 self.steps.append(Piece(kind in NOT_IN_A_FILE))
-            self._put(node, len(self.steps) - 1)
+            self._add_to_step(node, len(self.steps) - 1)
 
-    def _put(self, node: Any, place: int) -> None:
+    def _add_to_step(self, node: Any, place: int) -> None:
         """MindSpore's gradients: adds a node to a step, and notes the shape of its result."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
@@ -142,7 +144,7 @@ class _GraphPieces:
         """MindSpore's gradients: the Python value of a constant of a node. AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
-            raise _not_cut(self.path, f"'{name}' is not a constant")
+            raise _cut_error(self.path, f"'{name}' is not a constant")
         return _attribute_value(self.constants[origin].attribute[0])
 
     # -- the function -------------------------------------------------------------------------------------------------
@@ -175,14 +177,14 @@ class _GraphPieces:
                 results = ", ".join(names[name] for name in kept)
                 lines.append(f"    {results} = f{index}({', '.join(names[name] for name in given)})")
         lines.append(f"    return {names[self.result]}")
-        return _compiled(lines, scope)
+        return _module_function(lines, scope)
 
     def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
         """MindSpore's gradients: the source lines that call a live operator and take its results apart."""
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
-            raise _not_cut(self.path, f"{self.kind(node)} reads something other than a tensor")
+            raise _cut_error(self.path, f"{self.kind(node)} reads something other than a tensor")
         result = names[node.output[0]]
         lines = [f"    {result} = {function}({', '.join(names[name] for name in self.operands(node))})"]
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
@@ -212,7 +214,7 @@ class _GraphPieces:
             names = ("out_channel", "kernel_size", "mode", "pad_mode", "pad")
             return ops.Conv2D(*(given[name] for name in names), stride, dilation, given["group"], given["format"])
         except KeyError as missing:
-            raise _not_cut(self.path, f"a {kind} has no {missing}") from None
+            raise _cut_error(self.path, f"a {kind} has no {missing}") from None
 
     def _piece(self, step: Piece, given: list[str], kept: list[str]) -> Any:
         """MindSpore's gradients: a model of the nodes of a step, whose inputs are ``given`` and whose results are
@@ -240,7 +242,7 @@ class _GraphPieces:
         for values, part in ((given, graph.input), (kept, graph.output)):
             for name in values:
                 if name not in self.tensors:
-                    raise _not_cut(self.path, f"'{name}' crosses the cut and is not a tensor")
+                    raise _cut_error(self.path, f"'{name}' crosses the cut and is not a tensor")
                 tensor = part.add(name=name).tensor.add(data_type=self.tensors[name].data_type)
                 tensor.dims.extend(self.tensors[name].dims)
         return piece
@@ -265,7 +267,7 @@ def _attribute_value(entry: Any) -> Any:
     return None
 
 
-def _compiled(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
+def _module_function(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
     """The function in a module of its own, whose source MindSpore reads from disk. No word of it is the model's."""
     name = f"_ampgraph_forward_{next(_numbers)}"
     module = types.ModuleType(name)

@@ -41,13 +41,13 @@ class MindirInputs(StepInputs):
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
         """A batch for a MindIR training step as arrays of the file's types. AmpError AMP503."""
-        return super().checked(self._narrowed(batch))
+        return super().checked(self._narrow_all(batch))
 
     def _check_samples(self, arrays: Feeds) -> dict[str, Array]:
         """Training data for a MindIR step: arrays of all samples, checked, in the file's types."""
-        return super()._check_samples(self._narrowed(arrays))
+        return super()._check_samples(self._narrow_all(arrays))
 
-    def _narrowed(self, arrays: Feeds) -> Feeds:
+    def _narrow_all(self, arrays: Feeds) -> Feeds:
         """Training data for a MindIR step in the types of the file, float64 and int64 narrowed. AmpError AMP503 for a
         number that the file's type does not hold."""
         if not isinstance(arrays, Mapping):
@@ -79,7 +79,7 @@ class MindirTrainer:
         self._ms: ModuleType = runtime.import_mindspore()
         self.device = runtime.select_device(self._ms, device)
         self._ports = ports
-        self._cell = _loaded(self._ms, path, model, self.device)
+        self._cell = _load_training_cell(self._ms, path, model, self.device)
         self.parameters = {parameter.name: parameter for parameter in self._cell.get_parameters()}
         names = tuple(ports.inputs)
         self.layout = StepLayout((), names, loss="output0", finite=finite, options={"loss_scale": "none"})
@@ -193,7 +193,7 @@ def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
     raise AmpError("AMP205", message, where=where, hint=f"export {LOSS_SCALE_CELL}")
 
 
-def _loaded(ms: ModuleType, path: str | os.PathLike[str], model: Any, device: str) -> Any:
+def _load_training_cell(ms: ModuleType, path: str | os.PathLike[str], model: Any, device: str) -> Any:
     """The cell, in training mode; off Ascend with checks of the gradients instead of its float status."""
     if device == "Ascend" or not has_float_status(model):
         return runtime.load_cell(ms, path).set_train()

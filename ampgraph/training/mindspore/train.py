@@ -126,9 +126,9 @@ class TrainStep:
             if self._state is None:
                 return StepResult(_as_array, *self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))
-            return self._updated(*self._step(scale, *tensors))
+            return self._result_after_step(*self._step(scale, *tensors))
 
-    def _updated(self, loss: Any, finite: Any) -> StepResult[Any]:
+    def _result_after_step(self, loss: Any, finite: Any) -> StepResult[Any]:
         """The result of a step; a loss scale of ours is updated on the host. Raises AmpError AMP506 when its patience
         ends."""
         policy, state = self._scale, self._state
@@ -144,7 +144,7 @@ class TrainStep:
         """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all. Random
         states (Dropout) are not in it. Raises AmpError AMP105."""
         path = _checkpoint_path(path)
-        kept = [{"name": name, "data": data} for name, data in self._kept().items()]
+        kept = [{"name": name, "data": data} for name, data in self._checkpoint_tensors().items()]
         with whole_file(path, suffix=path.suffix) as temporary:
             try:
                 self._ms.save_checkpoint(kept, str(temporary))
@@ -163,7 +163,7 @@ class TrainStep:
         except Exception as error:  # MindSpore raises several kinds
             message = f"is not a checkpoint, or is cut short: {runtime.error_words(error)}"
             raise AmpError("AMP109", message, where=str(path), hint="step.save(path) writes one") from error
-        wanted = self._kept()
+        wanted = self._checkpoint_tensors()
         for name, data in wanted.items():
             if name not in found or found[name].shape != data.shape or found[name].dtype != data.dtype:
                 message = f"is not of this step: '{name}' is missing or of another shape or type"
@@ -175,7 +175,7 @@ class TrainStep:
             numbers = [found[f"loss_scale.{name}"].asnumpy().item() for name in vars(self._state)]
             self._state = LossScaleState(*numbers)
 
-    def _kept(self) -> dict[str, Any]:
+    def _checkpoint_tensors(self) -> dict[str, Any]:
         """Everything that a step changes, by its name in a checkpoint."""
         kept = dict(self.parameters)
         own = {id(parameter) for parameter in kept.values()}

@@ -25,7 +25,8 @@ def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
     found.CopyFrom(model)
     graph = found.graph
     sizes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT64}
-    vectors = {value.name for value in (*graph.value_info, *graph.output) if _is_vector(value)}
+    declared = (*graph.value_info, *graph.output)
+    vectors = {value.name for value in declared if len(value.type.tensor_type.shape.dim) == 1}
     del graph.node[:]
     for node in model.graph.node:
         given = sizes.get(node.input[1]) if node.op_type == "Split" and len(node.input) > 1 else None
@@ -34,11 +35,6 @@ def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
         pays = width > 1 and len(set(parts)) > 1 and sum(parts) > WORTH * len(parts)
         graph.node.extend(_split_by_rows(node, parts, width, graph) if pays else [node])
     return found
-
-
-def _is_vector(value: onnx.ValueInfoProto) -> bool:
-    """Before a training step is opened: whether a value's declared shape has one axis."""
-    return len(value.type.tensor_type.shape.dim) == 1
 
 
 def _split_by_rows(node: onnx.NodeProto, parts: list[int], width: int, graph: onnx.GraphProto) -> list[onnx.NodeProto]:

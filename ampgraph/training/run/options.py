@@ -42,29 +42,22 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How long a training is, in which batches and with which checkpoints.
+    """How long a training is, in which batches and with which checkpoints. Raises AmpError AMP325 for options that make
+    no sense.
 
-    Args:
-        epochs: how often the training goes through the data.
-        batch_size: samples of one update.
-        lr_schedule: see `schedules.Given`.
-        checkpoint: a folder, which gets a checkpoint at the end of each epoch and after every ``checkpoint_every``
-            steps (0: at the end of epochs only).
-        resume: go on from the checkpoint that is there, or begin anew where there is none.
-        seed: of the order of the samples.
-        last_batch: what happens to a last batch that is not full: drop, keep, or pad with labels that do not count.
-
-    Raises AmpError AMP325 for options that make no sense.
+    ``checkpoint``: a folder, which gets a checkpoint at the end of each epoch and after every ``checkpoint_every``
+    steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or begin anew where there is
+    none.
     """
 
     epochs: int
-    batch_size: int
+    batch_size: int  # samples of one update
     lr_schedule: Given = None
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = 0
     resume: bool = False
-    seed: int = 0
-    last_batch: str = "drop"
+    seed: int = 0  # of the order of the samples
+    last_batch: str = "drop"  # what is done with one that is not full: drop, keep, pad with labels that do not count
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):

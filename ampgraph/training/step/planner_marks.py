@@ -84,7 +84,12 @@ def _parts_between_norms(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms
         if values and not _bounds_parts(node):
             ties.tie(numbers[value] for value in values)
     parts: dict[int, _PartBetweenNorms] = {}
-    last = _computed_from(loss)
+
+    def pinned_operands(value: Value) -> list[Value]:
+        node = value.producer()
+        return _float_values(node) if node is not None and HELD in node.meta else []
+
+    last = set(reachable([loss], pinned_operands))  # what the loss is computed from by pinned nodes alone
     for value, number in numbers.items():
         part = parts.setdefault(ties.find(number), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
@@ -98,17 +103,6 @@ def _parts_between_norms(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms
             part.known &= not captured(node)
             part.nodes.append(node)
     return list(parts.values())
-
-
-def _computed_from(loss: Value) -> set[Value]:
-    """Marks on a training graph: the float values that a loss is computed from by nodes that are pinned to float32
-    alone, and itself."""
-
-    def before(value: Value) -> list[Value]:
-        node = value.producer()
-        return _float_values(node) if node is not None and HELD in node.meta else []
-
-    return set(reachable([loss], before))
 
 
 def _bounds_parts(node: ir.Node) -> bool:

@@ -256,16 +256,10 @@ def running_moves(
     skips: bool,
     told: Collection[Value] = (),
 ) -> list[RunningMove]:
-    """The next values of a step's running states, written behind the gradients: all of one rate by one formula, old +
-    (batch - old) rate, side by side.
-
-    Args:
-        averages: running statistics of norms.
-        others: state with its next value.
-        skips: whether a step may be skipped; then float32 vectors of ``others`` are put side by side too, to be chosen
-            by one node.
-        told: statistics of a batch that are known to be finite if the gradients are.
-    """
+    """The next values of a step's running states, written behind the gradients: of ``averages``, statistics of norms,
+    side by side where all have one rate, and of ``others``, state with its next value. ``skips``: whether a step may be
+    skipped; then float32 vectors of others are put side by side too, to be chosen by one node. ``told``: statistics of
+    a batch that are known to be finite if the gradients are."""
     rows, together = list(others), []
     if _move_as_one(averages):
         old, batch = (joined(b, [getattr(one, name) for one in averages]) for name in ("old", "batch"))
