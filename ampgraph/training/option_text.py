@@ -21,8 +21,7 @@ class BadOption(Exception):
 
 
 def types_of(options: type) -> dict[str, str]:
-    """Optimizers and the like in text: name -> type of each field of its dataclass, as its annotation says it: ``int``,
-    ``float | None``."""
+    """Optimizers and the like in text: name -> type of each field of its dataclass, as annotated: ``float | None``."""
     return {field.name: str(field.type) for field in fields(options)}
 
 
@@ -43,8 +42,7 @@ def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
 
 def split_pattern(text: str, kinds: Sequence[str]) -> tuple[str, str]:
     """Splits the text ``PATTERN=FORM`` of an optimizer or a schedule for some parameters into pattern and form; the
-    pattern is "" where the text is a form alone. A form begins with one of ``kinds``, by which it is told from a
-    pattern: both may hold = and :."""
+    pattern is "" where the text is a form alone. A form begins with one of ``kinds``, as both may hold = and :."""
     places = [place for place, letter in enumerate(text) if letter == "=" and place]
     rows = [(text[:place], text[place + 1 :]) for place in places]
     found = next((row for row in rows if row[1].partition(":")[0] in kinds), None)
@@ -72,8 +70,7 @@ def _parse_value(key: str, text: str, kind: str) -> str | float | None:
 
 
 def read_number(key: str, text: str) -> float:
-    """A finite number of an optimizer or the like in text, `2^16` too. Raises BadOption, which names ``key``, for any
-    other text."""
+    """A finite number of an optimizer or the like in text, `2^16` too. Raises BadOption for another."""
     base, caret, exponent = text.partition("^")
     try:
         number = float(base) ** int(exponent) if caret else float(base)

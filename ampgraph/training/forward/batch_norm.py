@@ -95,8 +95,7 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
-    """Whether a node is a BatchNormalization that is to train: any; with ``exported_mode`` one exported for
-    training."""
+    """Whether a node is a BatchNormalization that trains: any; with ``exported_mode`` one exported for training."""
     norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
     return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
 

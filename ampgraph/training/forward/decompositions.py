@@ -27,8 +27,7 @@ NEVER = -1e30  # the logarithm of a probability of 0: -inf would make NaN of gra
 
 
 def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> torch.export.ExportedProgram:
-    """A torch program with the operators of this file written out; itself where it has none of them. ``unroll``: LSTM
-    and GRU too, step by step."""
+    """A torch program with the operators of this file written out; itself for none. ``unroll``: LSTM and GRU too."""
     table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
         if _is_fourier(node):
@@ -78,8 +77,7 @@ def _table(unroll: bool) -> dict[object, Decomposition]:
 
 
 def _only_pictures(of_pictures: Function) -> Function:
-    """torch's grid_sampler by ``of_pictures``, its decomposition for pictures [B, C, H, W]; volumes are left to torch's
-    exporter."""
+    """torch's grid_sampler by ``of_pictures``, its decomposition for pictures [B, C, H, W]; volumes stay."""
 
     def sample(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
         return of_pictures(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented
@@ -93,8 +91,7 @@ def _every_node(node: torch.fx.Node) -> bool:
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    """Whether a cross entropy of torch's graph is one that ONNX does not have: with label smoothing, or with
-    probabilities as targets."""
+    """Whether a cross entropy of torch's graph is one that ONNX does not have: smoothed, or of probabilities."""
     target: Any = node.args[1]
     smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
     return bool(smoothing) or bool(target.meta["val"].is_floating_point())
@@ -126,8 +123,7 @@ def attention_of_one_head(
 
 def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """transformers' grouped_mm (experts of a mixture): row n of ``x`` [N, I] times the matrix of its group in
-    ``weight`` [G, I, O], [N, O]. Rows are sorted by group, and ``ends`` [G] says where each group ends; rows behind the
-    last end give 0."""
+    ``weight`` [G, I, O], [N, O]. Rows are sorted by group, each up to its ``ends`` [G]; rows behind give 0."""
     group = (torch.arange(x.shape[0], device=x.device)[:, None] >= ends).sum(1)
     inside = group < len(weight)
     own = weight[torch.where(inside, group, 0)]
@@ -136,8 +132,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 def cdist(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
     """torch's cdist in operators that ONNX has: the distance in the p-norm of each row of ``one`` [..., P, M] from each
-    row of ``other`` [..., R, M], as [..., P, R]. Equal rows get the gradient 0, as in torch. ``mode`` chooses a kernel
-    in torch, and nothing here."""
+    row of ``other`` [..., R, M], as [..., P, R]. Equal rows get the gradient 0, as in torch. ``mode`` has no effect."""
     difference = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
         return (difference != 0).to(difference.dtype).sum(-1)
@@ -318,8 +313,7 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
 
 
 def padded_complex(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
-    """torch's constant_pad_nd of a complex tensor, as that of its real and imaginary parts; a real one stays as it
-    is."""
+    """torch's constant_pad_nd of a complex tensor, by its parts; a real one stays as it is."""
     if not x.is_complex():
         return NotImplemented
     return torch.view_as_complex(torch.constant_pad_nd(torch.view_as_real(x), [0, 0, *amounts], value).contiguous())
@@ -362,8 +356,7 @@ def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) ->
 
 
 def _fft_scale(x: Tensor, axes: Sequence[int], scaling: int) -> float:
-    """torch's Fourier transforms: the factor for ``scaling``: 0 none, 1 one over the root of the size of ``axes``, 2
-    one over that size."""
+    """torch's Fourier transforms: the factor for ``scaling``: 0 none, 1 size^-0.5, 2 1 / size of ``axes``."""
     size = math.prod(int(x.shape[axis]) for axis in axes)
     return (1.0, size**-0.5, 1.0 / size)[scaling]
 

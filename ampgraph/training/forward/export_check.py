@@ -44,8 +44,7 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
 def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
     """Compares an exported graph with its module: the first ``own`` outputs, and gradients. Raises AmpError AMP214
     where they differ. Nothing is compared of a module that is random in evaluation too or returns more or less there
-    than the graph, of weights that do not fit into one message, and without ONNX Runtime; and no gradients where an
-    operator has no gradient rule."""
+    than the graph, of weights beyond one message, and without ONNX Runtime; no gradients without a rule."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
@@ -74,8 +73,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
 
 
 def _difference(here: Array, there: Array) -> str:
-    """How an output of the exported graph differs from the module's, in words; "" where it does not, beyond
-    `TOLERANCE`."""
+    """How an output of the exported graph differs from the module's, in words; "" within `TOLERANCE`."""
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():

@@ -56,8 +56,7 @@ def read_exported_backward(
     """Finds loss, gradients and seed of a graph with its backward; None for a forward graph. Gradients are named by
     ``gradients`` (parameter -> output), by torch's list of outputs, or by their own name: `NAMES`. The loss is the
     output ``loss``, torch's, or the only other output that is a float scalar. The seed is the input ``seed``, or the
-    one of `SEEDS` that all gradients depend on. Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that
-    the graph does not have."""
+    one of `SEEDS` that all gradients depend on. Raises AmpError AMP213 and AMP215 for names that do not fit."""
     graph = model.graph
     found = _gradient_outputs(model, gradients or {})
     if not found:
@@ -88,8 +87,7 @@ def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) 
 
 def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
     """A copy of a graph with its backward, without that: the outputs that are no gradients and do not depend on the
-    seed, and what computes them. Without a seed an output that is computed from gradients, as their norm, stays, and so
-    does what computes it."""
+    seed, and what computes them. Without a seed an output that gradients make, as their norm, stays."""
     copy = model.clone()
     graph, backward = copy.graph, set(exported.gradients.values())
     seed = next((value for value in graph.inputs if value.name == exported.seed), None)
@@ -105,8 +103,7 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
 
 def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
     """Raises AmpError AMP215 for a tensor that only the backward of a graph reads (``forward`` lacks it) and that holds
-    a parameter's numbers in any order: an exporter that folds constants writes a transposed copy of a weight, which
-    would not be trained."""
+    a parameter's numbers in any order: an exporter that folds constants copies a weight transposed, untrained."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in forward.graph.initializers or tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -123,8 +120,7 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:
-    """Makes the gradients of a graph with its backward start from the scalar ``start``, in the place of the input
-    ``name``, which is removed."""
+    """Makes the gradients of a graph with its backward start from the scalar ``start``, not the input ``name``."""
     graph = b.graph
     seed = next(value for value in graph.inputs if value.name == name)
     value = b.op("Reshape", start, b.ints(*[1] * len(seed.shape))) if seed.shape else start
@@ -212,8 +208,7 @@ def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named:
 
 
 def _why_no_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
-    """A graph with its backward: why an input cannot be what all gradients, and not the loss, start from; "" if it
-    can."""
+    """A graph with its backward: why an input is not what gradients, and not the loss, start from; "" if it is."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
         return f"it is not a float32 scalar but {type_and_shape(value)}"
     outputs, reached = _outputs_by_name(graph), _values_behind(graph, value)

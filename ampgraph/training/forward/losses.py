@@ -192,8 +192,7 @@ class AddedLoss:
 
 def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLoss:
     """Adds the loss ``name``, one of `LOSSES`, behind a forward graph, of its first output and a new input for the
-    labels; ``outputs`` are the graph's by name. Raises AmpError AMP213 for a name that is no loss, and for an output
-    that the loss cannot be taken of."""
+    labels; ``outputs`` are the graph's by name. Raises AmpError AMP213 for a name or an output that does not suit."""
     if name not in LOSSES:
         known = [*LOSSES, *outputs]
         hint = nearest(name, known) or f"there are: {', '.join(known)}"
@@ -229,8 +228,7 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def weighted_sum(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
-    """The loss that is differentiated: the sum of ``terms`` (name -> scalar) times their weights, in float32, without a
-    node for a weight of 1."""
+    """The loss that is differentiated: the sum of ``terms`` (name -> scalar) times their weights, in float32."""
     with b.float32(REASON):
         parts = [
             value if weights[name] == 1 else b.typed(b.op("Mul", value, b.number(weights[name])), FLOAT)
@@ -244,8 +242,7 @@ FORM = f"{', '.join(LOSSES)}, or the name of an output that is a float32 scalar;
 
 def loss_terms(given: object) -> dict[str, float] | None:
     """The terms of a loss as a user gives them (a name, a row of texts ``NAME`` and ``NAME=WEIGHT``, or a mapping), as
-    name -> weight; None for None. Raises AmpError AMP213 for anything else, a weight that is 0 or no number, and two
-    losses that want labels."""
+    name -> weight; None for None. Raises AmpError AMP213 for other forms, a weight of 0, two losses with labels."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -271,8 +268,7 @@ def loss_terms(given: object) -> dict[str, float] | None:
 
 
 def spelled_terms(terms: Mapping[str, float]) -> str:
-    """The terms of a loss, name -> weight, as one text: ``a=1.0, b=0.5``, or the name of a single one with weight 1.
-    `read_spelled` reads it."""
+    """The terms of a loss, name -> weight, as one text: ``a=1.0, b=0.5``, or one name alone for a weight of 1."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
@@ -284,16 +280,14 @@ def read_spelled(text: str) -> dict[str, float]:
 
 
 def parse_losses(words: Sequence[str]) -> str | list[str] | None:
-    """The losses that a command line names by ``words``: all of them if one has a weight (NAME=WEIGHT), else the last
-    name; None for no word."""
+    """The losses that a command line names by ``words``: all if one has a weight (NAME=WEIGHT), else the last; None."""
     if not any("=" in word for word in words):
         return words[-1] if words else None
     return list(words)
 
 
 def _loss_and_weight(word: str) -> tuple[str, float]:
-    """The name and the weight of a loss in text: "NAME=WEIGHT", or all of the text as a name with weight 1 where it
-    does not end with =NUMBER."""
+    """The name and the weight of a loss in text: "NAME=WEIGHT", or else all of it as a name, and 1."""
     name, _, weight = word.rpartition("=")
     try:
         return (name, float(weight)) if name else (word, 1.0)

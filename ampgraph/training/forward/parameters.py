@@ -75,10 +75,9 @@ def parameter_names(model: ir.Model) -> list[str]:
     initializer with a dimension is one, except for
 
     - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (`without_gradient`);
-    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask;
-    - what is only subtracted from the data of a graph input or divides it: a normalisation;
-    - a single number, unless it is a weight of a product, a convolution, a norm or PRelu, or is added to the result of
-      a product or a convolution.
+    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask; - what is only subtracted from the data of a
+    graph input or divides it: a normalisation; - a single number, unless it is a weight of a product, a convolution, a
+    norm or PRelu, or is added to the result of a product or a convolution.
     """
     named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
@@ -91,8 +90,7 @@ LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are f
 
 
 def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
-    """Whether a stored tensor is a parameter by how the graph reads it, as `parameter_names` says; ``data`` as
-    `_untrained_data` gives it."""
+    """Whether a stored tensor is a parameter as `parameter_names` says; ``data``: `_untrained_data`."""
     tensor, reads = value.const_value, list(_readers_through_views(value))
     if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
         return False
@@ -165,8 +163,7 @@ def mutations(model: ir.Model) -> dict[str, str]:
 def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
     """The buffers that become state of a step: buffer -> the output that is its next value. Those that are ``frozen``
     stay as they are, and running statistics are left to `lower_batch_norm` (``exported_mode``: those of norms that were
-    exported for training). Raises AmpError AMP215 for another buffer that the graph lacks, or whose next value is no
-    output of its type and shape."""
+    exported for training). Raises AmpError AMP215 for another that the graph lacks, or whose next value does."""
     graph = model.graph
     outputs = {value.name: value for value in graph.outputs}
     norms = [node for node in graph if is_trained(node, exported_mode)]
@@ -213,8 +210,7 @@ def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
 
 
 def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.Value, ir.Value]]:
-    """The buffers of a forward graph, each with its next value, by ``buffers`` (buffer -> output); the nodes between
-    the two are held in float32."""
+    """The buffers of a forward graph, with their next values, by ``buffers`` (buffer -> output); float32 between."""
     outputs = {value.name: value for value in graph.outputs}
     pairs = [(graph.initializers[buffer], outputs[output]) for buffer, output in buffers.items()]
     for old, new in pairs:

@@ -198,8 +198,7 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
 
 
 def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
-    """The result of a random node (uniform, normal, Bernoulli) as a function of the step and of two keys, of which only
-    normal numbers need the second."""
+    """The result of a random node (uniform, normal, Bernoulli) by the step and two keys (one but for normal)."""
     like = node.inputs[0] if node.inputs else None
     sizes = attribute(node, "shape", ()) if like is None else like.shape
     dims = None if sizes is None else list(sizes)

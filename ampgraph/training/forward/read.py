@@ -75,8 +75,7 @@ def type_and_shape(value: ir.Value) -> str:
 
 
 def check_batch(batch: object) -> int | None:
-    """The batch size of a training step as a user gave it, None for an open one. Raises AmpError AMP301 for anything
-    but a whole number from 1."""
+    """The batch size of a training step as a user gave it, None for an open one. Raises AmpError AMP301 otherwise."""
     if batch is None:
         return None
     if not is_whole(batch) or not isinstance(batch, int) or batch < 1:
@@ -213,8 +212,7 @@ def _residue_error(node: ir.Node, message: str) -> AmpError:
 
 
 def _lower_transposed_product(b: Builder, node: ir.Node) -> None:
-    """Rewrites a product of a transposed matrix and a vector as one of matrices, as ONNX Runtime 1.31 computes the
-    other form wrongly."""
+    """Rewrites a product of a transposed matrix and a vector as one of matrices: ONNX Runtime 1.31 errs in it."""
     x, y = node.inputs
     assert x is not None and y is not None and x.shape is not None and y.shape is not None
     first = len(x.shape) == 1

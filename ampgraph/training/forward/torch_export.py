@@ -48,8 +48,7 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A torch module's forward graph in a file; ``str`` of it is the path. ``outputs`` are the module's, ``parameters``
-    those that a step trains."""
+    """A torch module's forward graph in a file; ``str`` is the path, ``parameters`` are those that train."""
 
     path: str
     inputs: list[str]
@@ -247,8 +246,7 @@ def _mark_dropout_and_padding(graph: ir.Graph) -> None:
 
 def _optimize(model: ir.Model, states: Collection[str]) -> None:
     """Of an export for training: runs onnxscript's optimizer on a model in which the initializers ``states`` and the
-    running statistics of norms are inputs, so that it can neither fold nor merge them; then they are initializers
-    again."""
+    running statistics of norms are inputs, so that it can neither fold nor merge them."""
     import onnxscript.optimizer
 
     graph = model.graph
@@ -372,8 +370,7 @@ def quiet_logs() -> Iterator[None]:
 
 
 def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
-    """The hint for an error of torch's exporter: what in the module to change, by the text of the error and the frames
-    that it came through."""
+    """The hint for an error of torch's exporter: what in the module to change, by its text and its frames."""
     values = (value for frame in _frames(error) for value in frame.f_locals.values())
     if _came_through(error, "torch/nn/utils/rnn.py") or any(type(v).__name__ == "PackedSequence" for v in values):
         return PACKED
@@ -387,8 +384,7 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 
 def takes_gradients(error: BaseException) -> bool:
-    """Whether an error of torch's exporter comes from a forward that takes gradients itself, by torch.autograd or
-    torch.func."""
+    """Whether an error of torch's exporter comes from a forward with gradients of its own."""
     by_autograd = _came_through(error, "torch/autograd/__init__.py")
     return by_autograd or any("functorch" in str(part) for part in _causes(error))
 

@@ -50,8 +50,7 @@ class NodeBuilder:
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """Of gradients: adds a node with ``outputs`` outputs, and returns these; the other arguments are those of
-        `op`."""
+        """Of gradients: adds a node with ``outputs`` outputs, and returns these; see `op`."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -68,8 +67,7 @@ class NodeBuilder:
         return values
 
     def repeat_with(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """Of gradients: adds a node with the operator and the attributes of ``node`` that reads ``inputs``, and returns
-        its only output."""
+        """Of gradients: adds a node like ``node`` (operator, attributes) that reads ``inputs``; returns its output."""
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return self.op(kind, *inputs, **node.attributes)
 
@@ -138,8 +136,8 @@ class NodeBuilder:
 
     @contextmanager
     def float32_as_norms(self, reason: str) -> Iterator[None]:
-        """Nodes of gradients made inside of it compute in float32 at the levels whose norms do, unless a `float32`
-        around it asks for more."""
+        """Nodes of gradients made inside of it are float32 at the levels whose norms are, or as a `float32` around
+        says."""
         before = self._kept
         self._kept = before if before[1] else (KEPT, reason)
         try:
@@ -168,8 +166,7 @@ class NodeBuilder:
 
     def drop_unused(self, before: int, kept: set[ir.Value]) -> None:
         """Of gradients: removes the nodes behind the first ``before`` ones, and the constants of this builder, that
-        nothing reads and that are not ``kept``. Rules make them for operands that need no gradient: data, frozen
-        weights."""
+        nothing reads and that are not ``kept``. Rules make these for data and frozen weights."""
         for node in reversed(list(self.graph)[before:]):
             if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
                 self.graph.remove(node, safe=True)
@@ -313,16 +310,14 @@ class Builder(NodeBuilder):
         return inner
 
     def input(self, like: ir.Value, dims: Sequence[int | ir.SymbolicDim] | None = None) -> ir.Value:
-        """Of gradients: appends an input to the graph of this builder, a body; its type and, without ``dims``, its
-        shape are those of ``like``."""
+        """Of gradients: appends an input to this body; type and, without ``dims``, shape are those of ``like``."""
         shape = like.shape if dims is None else ir.Shape(dims)
         value = ir.Value(name=self.fresh(f"{self.prefix}/row"), type=like.type, shape=shape)
         self.graph.inputs.append(value)
         return value
 
     def rank(self, value: ir.Value) -> int:
-        """Of gradients: the number of axes of a value. Raises ValueError where it is not known; `driver` makes an
-        AmpError of that."""
+        """Of gradients: the number of axes of a value. Raises ValueError where it is not known."""
         if value.shape is None:
             raise ValueError(f"the rank of '{value.name}' is not known")
         return len(value.shape)
@@ -403,8 +398,7 @@ class Builder(NodeBuilder):
     def padded(self, value: ir.Value, rank: int, begin: ir.Value, end: ir.Value, axes: ir.Value) -> ir.Value:
         """A gradient of ``rank`` axes with zeros added around it: along each of ``axes`` (an int64 vector) as many as
         ``begin`` and ``end`` say at its place; a negative amount cuts off. Notes in `placed` what it padded along one
-        axis. Pad could read the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for
-        all."""
+        axis. Pad could read the axes itself, but ONNX Runtime then moves Transposes wrongly."""
         before, behind, chosen = (self.known_numbers(vector) for vector in (begin, end, axes))
         if before is not None and behind is not None and chosen is not None:
             amounts = np.zeros((2, rank), np.int64)
@@ -434,8 +428,7 @@ class Builder(NodeBuilder):
         return values[0] if len(values) == 1 else self.op("Sum", *values)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
-        """Of gradients: the sum of a value over ``axes``, which stay with a size of 1 if ``keep``; the value itself for
-        no axes."""
+        """Of gradients: the sum of a value over ``axes``, which stay (size 1) if ``keep``; itself for none."""
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
@@ -448,16 +441,14 @@ class Builder(NodeBuilder):
 
 
 def sum_to(b: Builder, gradient: ir.Value, value: ir.Value, result: ir.Value) -> ir.Value:
-    """The gradient of ``value``, which was broadcast to the shape of ``result``: ``gradient``, which has that shape,
-    summed to the value's own."""
+    """The gradient of ``value``, which was broadcast to ``result``, from that of the result's shape."""
     return sum_to_dims(b, gradient, value, None if result.shape is None else list(result.shape))
 
 
 def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence[Size] | None) -> ir.Value:
     """The gradient of ``value``, which was broadcast to the dimensions ``whole`` (None: not known): ``gradient``, which
     has these, summed to the value's own. Dimensions count as equal if they are the same number or the same symbol; a
-    symbol is taken to be 2 or more, as torch.export specialises 0 and 1. Where that does not decide, the axes are found
-    when the graph runs."""
+    symbol is taken to be 2 or more, as torch.export specialises 0 and 1. Elsewhere the axes are found at run time."""
     if value.shape is None or whole is None:
         return _sum_where_one(b, gradient, value)
     own = list(value.shape)

@@ -41,8 +41,7 @@ def differentiate(
 
 
 def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
-    """For gradients: the values of a sorted graph that ``loss`` depends on through float values, not through nodes that
-    are detached; itself too."""
+    """For gradients: values of a sorted graph that ``loss`` depends on by float values that are not detached."""
     found = {loss}
     for node in reversed(list(graph)):
         if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
@@ -90,8 +89,7 @@ class _Differentiation:
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
-        """The gradients of the wanted values, None where nothing flows back, from those of others: ``seeds`` are values
-        with their gradients."""
+        """The gradients of the wanted values, None where nothing flows back, from ``seeds``, values with theirs."""
         for value, gradient in seeds:
             self.pending.setdefault(value, []).append(gradient)
         for node in reversed(self.nodes):
@@ -102,8 +100,7 @@ class _Differentiation:
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         """Goes back through one node by its gradient rule, from the gradients of its outputs; those of its inputs are
-        pending until all their readers were visited. Raises AmpError AMP210 for a node without a rule, AMP212 for a
-        shape that a rule needs."""
+        pending until all their readers were visited. Raises AmpError AMP210 without a rule, AMP212 without a shape."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):
@@ -132,8 +129,7 @@ class _Differentiation:
                 raise _no_rule_error(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
     def _step_through_bodies(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
-        """Goes back through an If, Loop or Scan from the gradients of its outputs. Raises AmpError AMP210 as
-        `through_bodies`."""
+        """Goes back through an If, Loop or Scan from the gradients of its outputs, as `through_bodies`."""
         self.builder.scope = node.name or node.op_type
         try:
             found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
@@ -143,8 +139,7 @@ class _Differentiation:
             self.pending.setdefault(value, []).append(gradient)
 
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
-        """Notes the ``gradient`` that the node brings back for its input ``value``, summed to its shape where the rule
-        says that it was broadcast."""
+        """Notes the ``gradient`` that the node brings back for its input ``value``, summed if broadcast."""
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:
@@ -152,8 +147,7 @@ class _Differentiation:
         self.pending.setdefault(value, []).append(gradient)
 
     def _complete(self, value: ir.Value) -> ir.Value | None:
-        """The sum of the gradients that arrived for a value, None for none; called when all its readers were
-        visited."""
+        """The sum of the gradients that arrived for a value, None for none, when all readers are done."""
         parts = self.pending.get(value)
         if not parts:
             return None
@@ -192,8 +186,7 @@ def _join_neighbours(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -> 
 def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
-    """Differentiates the body of an If, Loop or Scan in place, as `control.DifferentiateBody`; ``fresh`` gives names
-    that are new in the whole model."""
+    """Differentiates the body of an If, Loop or Scan in place, as `control.DifferentiateBody` says."""
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)

@@ -45,8 +45,7 @@ def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) ->
 
 def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, scaler: Any) -> Callable[..., Any]:
     """A compiled MindSpore training step, inputs -> (loss, finite, next scale), whose ``optimizer`` moves the
-    parameters where gradients are finite; the scale is kept on the device by a LossScaler. ``gradients`` as
-    `gradients_of`."""
+    parameters where gradients are finite; the scale is a LossScaler's. ``gradients``: `gradients_of`."""
     one, all_finite = ms.Tensor(1.0, ms.float32), ms.amp.all_finite
 
     def step(*inputs):

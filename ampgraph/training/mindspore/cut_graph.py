@@ -34,8 +34,7 @@ _numbers = itertools.count()  # of the modules that `_module_function` makes
 
 @dataclass
 class Piece:
-    """A step of a cut .mindir graph: a ``live`` operator and the nodes that take its tuple apart, or nodes that one
-    loaded file computes."""
+    """A step of a cut .mindir graph: a ``live`` operator with its TupleGetItems, or nodes of one loaded file."""
 
     live: bool
     nodes: list[Any] = field(default_factory=list)
@@ -91,8 +90,8 @@ class _GraphPieces:
 
     def _place_node(self, node: Any) -> None:
         """MindSpore's gradients: sorts in a node: constants, tuples and other names of values are noted, a live
-        operator becomes a step of its own, any other node joins the last step. Raises AmpError AMP205 for one that
-        writes a parameter."""
+        operator becomes a step of its own, others join the last step. Raises AmpError AMP205 for one that writes
+        state."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
@@ -114,8 +113,7 @@ class _GraphPieces:
             self._add_to_step(node, len(self.steps) - 1)
 
     def _add_to_step(self, node: Any, place: int) -> None:
-        """MindSpore's gradients: adds a node to the step ``place``, and notes type and shape of its result if that is a
-        tensor."""
+        """MindSpore's gradients: adds a node to the step ``place``, and notes its result's shape."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
         shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
@@ -134,8 +132,7 @@ class _GraphPieces:
         return name
 
     def operands(self, node: Any) -> list[str]:
-        """MindSpore's gradients: the tensors that a node reads, also in tuples, without constants and names of
-        functions."""
+        """MindSpore's gradients: the tensors that a node reads, also in tuples (no constants)."""
         found: list[str] = []
         for name in map(self.origin, node.input):
             if name in self.tuples:
@@ -145,8 +142,7 @@ class _GraphPieces:
         return found
 
     def _constant(self, name: str) -> Any:
-        """MindSpore's gradients: the Python value of the constant ``name``. Raises AmpError AMP205 for a computed
-        value."""
+        """MindSpore's gradients: the Python value of a constant. Raises AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
             raise _cut_error(self.path, f"'{name}' is not a constant")
@@ -196,8 +192,7 @@ class _GraphPieces:
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
 
     def _holder(self, parameters: dict[str, Any]) -> Any:
-        """MindSpore's gradients: a Cell with the file's Parameters as attributes w0, w1, ..., by which a compiled
-        function may read them."""
+        """MindSpore's gradients: a Cell with the file's Parameters as attributes w0, w1, ... for compiled code."""
         holder = self.ms.nn.Cell()
         for i, tensor in enumerate(self.weights.values()):
             setattr(holder, f"w{i}", parameters[tensor.ref_key or tensor.name])

@@ -92,8 +92,7 @@ class MindirTrainer:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[Any]:
-        """Runs a MindIR training step on arrays that `feeds` has checked. Raises AmpError AMP504 when MindSpore
-        stops."""
+        """Runs a MindIR training step on checked arrays. Raises AmpError AMP504 when MindSpore stops."""
         if self._table is not None:
             self._assign(RATE, self._table[min(self.updates, len(self._table) - 1)])
         tensors = runtime.to_tensors(self._ms, self._ports.check(batch))
@@ -107,8 +106,7 @@ class MindirTrainer:
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """Sets the learning rate of every update of a MindIR training step from the first on; the last one holds for
         all that follow. Raises AmpError AMP324 where the file computes its own, and for what is no row of numbers from
-        0.
-        """
+        0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
@@ -147,8 +145,8 @@ class MindirTrainer:
         }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405 for a state of another step;
-        nothing changes then."""
+        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405, and changes nothing, for
+        others."""
         for name, parameter in self.parameters.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="it is of another step")
@@ -180,15 +178,14 @@ class MindirTrainer:
 
 
 def _as_number(value: Any) -> Any:
-    """Of a MindIR training step: a MindSpore tensor of one element as a numpy scalar; of a truth value, which is an
-    overflow flag, the opposite."""
+    """Of a MindIR training step: a MindSpore tensor of one element as a scalar; of an overflow flag the opposite."""
     array = value.asnumpy().reshape(())
     return np.logical_not(array) if array.dtype == np.bool_ else array
 
 
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
-    """The output of a MindIR training step that is the overflow flag, "" for none. Raises AmpError AMP205 for a file
-    that `MindirTrainer` cannot run."""
+    """The output of a MindIR training step that is the overflow flag, "" for none. Raises AmpError AMP205 if no
+    step."""
     if not is_step(model):
         hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
         raise AmpError("AMP205", "holds no training step", where=where, hint=hint)

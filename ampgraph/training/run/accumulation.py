@@ -69,8 +69,7 @@ class FlatBuffer:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch: its arrays, its number among those of all ranks, and its share (0 to 1) in the mean over the whole
-    batch."""
+    """A micro-batch: its arrays, its number among those of all ranks, its share (0 to 1) in the mean."""
 
     number: int
     batch: Mapping[str, Array]
@@ -227,8 +226,7 @@ def micro_batches(
     """Cuts a batch into ``parts`` micro-batches, of sizes that differ by one at most, with the share of each in the
     mean over the batch; returns those whose numbers are ``wanted`` (None: all). A share is that of the labels that
     count, where the loss is cross entropy of the input ``labels``; otherwise of the samples. Micro-batches whose share
-    is 0 are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for inputs that differ in
-    their number of samples."""
+    is 0 are left out. Raises AmpError AMP503 for a batch smaller than ``parts``, or inputs of different lengths."""
     weights, rows = labels_that_count(batch, layout)
     weights = weights if weights.any() else rows
     return weighed_micro_batches(batch, parts, weights, float(weights.sum()), wanted=wanted)

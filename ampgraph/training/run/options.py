@@ -43,12 +43,9 @@ class RunOptions:
 @dataclass(frozen=True)
 class FitOptions:
     """How long a training is, in which batches and with which checkpoints. Raises AmpError AMP325 for options that make
-    no sense.
-
-    ``checkpoint``: a folder, which gets a checkpoint at the end of each epoch and after every ``checkpoint_every``
-    steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or begin anew where there is
-    none.
-    """
+    no sense. ``checkpoint``: a folder, which gets a checkpoint at the end of each epoch and after every
+    ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or begin
+    anew where there is none."""
 
     epochs: int
     batch_size: int  # samples of one update

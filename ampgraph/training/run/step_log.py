@@ -37,9 +37,9 @@ class StepRow:
 
 @dataclass
 class StepLog:
-    """Listens to the steps of a training, as ``on_step``. ``rates``: by update, of how many steps; the last one counts
-    on. ``told`` hears of each row at once. Each number is waited for when a step ends, so a device is not kept busy
-    ahead."""
+    """Collects the log of a training, as the ``on_step`` of `fit`. ``rates``: number of steps -> the learning rate of
+    each update, whose last one holds on; ``told`` is called with each row. Each number is waited for when a step
+    ends."""
 
     rates: Callable[[int], Sequence[float]] = lambda total: ()
     told: Callable[[StepRow], None] = lambda row: None
@@ -88,9 +88,8 @@ def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
 
 
 class EventLog:
-    """For TensorBoard: takes in rows of a training's log, in order; the folder and the file in it come with the first
-    one. Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, and skipped_steps, counted from the
-    start."""
+    """Writes the log of a training for TensorBoard: call it with rows in order, then `close` it. The file is made at
+    the first row. Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, skipped_steps (in all)."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder, self.skipped = os.fspath(folder), 0

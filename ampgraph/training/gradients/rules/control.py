@@ -81,8 +81,7 @@ class _ControlFlowNode:
 
 
 def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
-    """Gradient of an If, Loop or Scan: gives all values and nodes of a copied body new names, in place: ONNX wants them
-    unique in the whole model."""
+    """Gradient of an If, Loop or Scan: new names for all values and nodes of a copied body, as ONNX wants."""
     for name, value in list(graph.initializers.items()):
         graph.initializers.pop(name)
         value.name = fresh(name)
@@ -104,8 +103,7 @@ def _gradient_output(b: Builder, found: Value | None, like: Value) -> None:
 
 
 def _through_if(flow: _ControlFlowNode) -> Pairs:
-    """The gradients of an If: another If on the same condition, whose branches compute the forward again and then the
-    gradients of the values around."""
+    """The gradients of an If: another If, whose branches compute the forward again and then the gradients."""
     made: dict[str, ir.Graph] = {}
     for name in ("then_branch", "else_branch"):
         graph = flow.copy(flow.node.attributes[name].as_graph())
@@ -203,8 +201,7 @@ def _backward_scan(flow: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
 
 
 def _output_states(flow: _ControlFlowNode, steps: _LoopSteps) -> list[Value]:
-    """Gradient of a Loop or Scan: adds outputs to the forward node, and returns them: the states that each step started
-    from, stacked."""
+    """Gradient of a Loop or Scan: makes the forward node output the states that each step starts from, stacked."""
     builder, node = flow.b.body_builder(graph=steps.body), flow.node
     saved = []
     for number, state in enumerate(steps.states):

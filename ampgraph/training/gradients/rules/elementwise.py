@@ -37,8 +37,7 @@ def _mish(g: Term, y: Term, x: Term) -> Term:
 
 
 def _softsign(g: Term, y: Term, x: Term) -> Term:
-    """The gradient of Softsign, y = x / (1 + |x|): g / (1 + |x|)^2, by two divisions: the square would overflow
-    float16."""
+    """The gradient of Softsign, y = x / (1 + |x|): g / (1 + |x|)^2, in two divisions, as squares overflow."""
     below = x.op("Abs") + 1
     return g / below / below
 
@@ -94,8 +93,7 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
 
 
 def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
-    """The gradients of Max and Min: g for the operand that is equal to the result; several equal ones share it, as in
-    torch for two."""
+    """The gradients of Max and Min: g for the operand that is equal to the result; equal ones share it."""
     if len(inputs) == 1:
         return [g]
     hits = [x.op("Equal", y) for x in inputs]

@@ -98,8 +98,7 @@ def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, 
 
 
 def size_product(b: Builder, sizes: Sequence[Value]) -> Value:
-    """For gradients: the product of sizes, as `Builder.size` gives them, as a vector of one element; a constant where
-    they are known."""
+    """For gradients: the product of sizes, as `Builder.size` gives them, as such a vector, constant if known."""
     given = [b.known_numbers(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
     if len(known) == len(sizes):

@@ -52,8 +52,7 @@ def _transposed(b: Builder, value: Value, rank: int) -> Value:
 
 def _operand_gradient(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
     """Gradient of MatMul: that of its operand ``value``, from ``found``, which has the batch dimensions of the result:
-    summed over those that were broadcast, and in the shape of a vector, to which MatMul adds an axis. ``other``: the
-    node's other operand."""
+    summed over those that were broadcast, as a vector if it is one. ``other``: the node's other operand."""
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):

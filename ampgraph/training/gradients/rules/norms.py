@@ -31,8 +31,7 @@ def layer_normalization(
     b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> list[Value | None]:
     """Gradients of LayerNormalization's data, scale and bias. 1 / deviation is an output of the forward; xh is the same
-    operator again, without scale and bias. ``dmean``, ``dinverse``: the gradients of the outputs mean and 1 /
-    deviation."""
+    operator again, without scale and bias. ``dmean``, ``dinverse``: of the outputs mean and 1 / deviation."""
     with b.float32(KEEP):
         x, scale, *bias = _wide_inputs(b, node)
     first = b.axis(node, x.value, -1)
@@ -52,8 +51,8 @@ def layer_normalization(
 
 def _renormalize(b: Builder, node: ir.Node, x: Term, first: int) -> tuple[Term, Term]:
     """Gradient of LayerNormalization: xh, and 1 / deviation, which the forward node is made to output. xh is computed
-    by the operator with a scale of ones, or from mean and 1 / deviation where sizes are open. ``first``: the first axis
-    that is normalised."""
+    by the operator with a scale of ones; from mean and 1 / deviation where sizes are open. ``first``: the first
+    axis."""
     data = x.value
     shape = None if data.shape is None else ir.Shape([*data.shape[:first], *[1] * (b.rank(data) - first)])
     kind = ir.DataType(attribute(node, "stash_type", FLOAT))
@@ -101,8 +100,7 @@ def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Valu
 
 @gradient("InstanceNormalization")
 def instance_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
-    """Gradients of InstanceNormalization's data, scale and bias; mean and deviation are over the spatial axes of each
-    sample and channel."""
+    """Gradients of InstanceNormalization's data, scale and bias; statistics are by sample and channel."""
     with b.float32(KEEP):
         x, scale, _ = _wide_inputs(b, node)
         g, axes = _widen(b, given, x), list(range(2, b.rank(x.value)))
@@ -162,8 +160,7 @@ def batch_normalization(b: Builder, node: ir.Node, given: Value, *_: Value | Non
 
 @gradient("LRN")
 def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """The gradient of LRN, y = x s^-beta with s = bias + alpha / size times the sum of squares of the channels
-    around."""
+    """The gradient of LRN, y = x s^-beta with s = bias + alpha / size times the squares of channels around, summed."""
     size, beta = int(attribute(node, "size")), _float_attribute(node, "beta", 0.75)
     factor, before = _float_attribute(node, "alpha", 1e-4) / size, (size - 1) // 2
     with b.float32(KEEP):
@@ -235,8 +232,7 @@ def _data_gradient(
 
 
 def _gradient_by_inverse(dinverse: Term, normal: Term, inverse: Term, count: Value) -> Term:
-    """Gradient of a norm: what that of the output 1 / deviation brings to x: -dinverse xh / (deviation^2 n), n being
-    ``count``."""
+    """Gradient of a norm: what that of the output 1 / deviation brings to x: -dinverse xh / (deviation^2 count)."""
     return -(normal * (dinverse * (inverse * inverse) / count))
 
 
@@ -263,7 +259,6 @@ def _affine_gradients(b: Builder, node: ir.Node, g: Value | None, normal: Term, 
 
 
 def _by_channel(b: Builder, vector: Term, x: Term) -> Term:
-    """Gradient of a norm: a vector by channel, with axes added so that it broadcasts against x, [batch, channels, sizes
-    ...]."""
+    """Gradient of a norm: a vector by channel, with axes so that it broadcasts against x."""
     rank = b.rank(x.value)
     return vector.op("Unsqueeze", b.ints(*range(1, rank - 1))) if rank > 2 else vector

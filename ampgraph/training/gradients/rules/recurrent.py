@@ -70,8 +70,7 @@ def scan(
 @dataclass(frozen=True)
 class Direction:
     """One direction of an LSTM, GRU or RNN whose gradients are written, ``number`` on the axis of directions;
-    ``backwards``: it goes from the last step to the first. ``gradients`` are those of the node's outputs Y, Y_h and, of
-    an LSTM, Y_c."""
+    ``backwards``: it goes from the last step to the first. ``gradients``: of Y, Y_h and Y_c."""
 
     b: Builder
     node: ir.Node
@@ -238,8 +237,7 @@ def recurrent(
     backward: Callable[[Direction], SideGradients],
 ) -> list[Gradient]:
     """The gradients of an LSTM, GRU or RNN with ``gates`` gates: of X, W, R, B, None (sequence_lens) and the initial
-    states; ``backward`` writes those of one direction. Raises Unsupported as `_refuse_forms`, ValueError where the rank
-    of X is not known."""
+    states; ``backward`` writes those of one direction. Raises Unsupported, ValueError without the rank of X."""
     _refuse_forms(node)
     direction = attribute(node, "direction", "forward")
     directions = (False, True) if direction == "bidirectional" else (direction == "reverse",)
@@ -354,8 +352,7 @@ def _gru(side: Direction) -> SideGradients:
 
 
 def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
-    """Gradient of a GRU: what the gradient d of h' is multiplied by for those of the sums of z and of n (see `_gru`);
-    ``before`` is h."""
+    """Gradient of a GRU: the factors of d for the sums of z and of n (see `_gru`); ``before`` is h."""
     of_z = side.rows((before - n) * _sigmoid_slope(z))
     return of_z, side.rows((1 - z) * _tanh_slope(n))
 

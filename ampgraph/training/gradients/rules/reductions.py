@@ -52,8 +52,7 @@ def _reduced_sum(b: Builder, node: ir.Node, value: Value) -> Value:
 
 @gradient("ReduceMean")
 def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of ReduceMean: g divided by the count, for every element; not times 1 / count, which may leave a low
-    type's range."""
+    """The gradient of ReduceMean: g divided by the count, for every element (a low type may not hold 1 / count)."""
     x = operand(node)
     count = _reduced_count(b, node)
     exact = count is not None and count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
@@ -79,8 +78,7 @@ def _reduced_count(b: Builder, node: ir.Node) -> int | None:
 
 @gradient("ReduceMax", "ReduceMin")
 def reduce_extreme(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of ReduceMax and ReduceMin: g for the element that is equal to the result; several equal ones share
-    it, as in torch's amax."""
+    """The gradient of ReduceMax and ReduceMin: g for the element that is equal to the result; equal ones share it."""
     x = operand(node)
     hit = b.op("Equal", x, _restore_axes(b, node, node.outputs[0]))
     zero = b.number(0, x)
@@ -139,8 +137,7 @@ def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Softmax")
 def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Softmax: y (g - sum(y g)). The sum is a weighted mean of g, no larger than its numbers: nothing
-    overflows in a low type."""
+    """The gradient of Softmax: y (g - sum(y g)). The sum is a weighted mean of g, which no low type overflows."""
     y = node.outputs[0]
     whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
     return b.op("Mul", y, b.op("Sub", g, whole))

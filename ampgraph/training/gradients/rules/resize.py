@@ -76,8 +76,7 @@ def _copies_at_run(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: l
 
 
 def _interpolation(node: ir.Node) -> Interpolation:
-    """Gradient of Resize: mode, coordinates and rounding by a node's attributes. Raises Unsupported for those without a
-    gradient here."""
+    """Gradient of Resize: mode, coordinates and rounding by a node's attributes. Raises Unsupported for others."""
     mode = str(attribute(node, "mode", "nearest"))
     transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))

@@ -31,8 +31,7 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Transpose, by the inverse permutation; without ``perm`` the axes are reversed, which is its own
-    inverse."""
+    """The gradient of Transpose, by the inverse permutation; without ``perm``, which reverses, the same."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
@@ -194,8 +193,7 @@ gradient("SpaceToDepth")(lambda b, node, g: b.op("DepthToSpace", g, blocksize=at
 
 @gradient("DepthToSpace")
 def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of DepthToSpace: SpaceToDepth of g, whose channels in mode CRD (torch's pixel shuffle) are then put
-    in their other order."""
+    """The gradient of DepthToSpace: SpaceToDepth of g, its channels in another order for mode CRD (torch's)."""
     x, y, size = operand(node), node.outputs[0], int(attribute(node, "blocksize"))
     found = b.op("SpaceToDepth", g, blocksize=size)
     if attribute(node, "mode", "DCR") == "DCR":

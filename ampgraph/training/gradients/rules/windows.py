@@ -35,8 +35,7 @@ OVERLAP = "windows overlap, and kernels that add up half precision are missing o
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a Conv or pool: kernel sizes, strides and dilations by spatial axis; ``begins`` and ``ends`` are
-    the padding in front and behind."""
+    """The windows of a Conv or pool: kernel, strides, dilations and padding (``begins``, ``ends``) by spatial axis."""
 
     kernel: list[int]
     strides: list[int]
@@ -61,8 +60,7 @@ class Windows:
 
     @property
     def padded(self) -> bool:
-        """Gradient of a Conv or pool: whether there is padding; true too where it is computed in the graph, and may
-        turn out 0."""
+        """Gradient of a Conv or pool: whether there is padding; also one that is computed and may be 0."""
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
 
     def with_padding(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
@@ -76,8 +74,7 @@ class Windows:
         return self.with_padding([n // 2 for n in totals], [n - n // 2 for n in totals], upper)
 
     def taps(self) -> list[list[int]]:
-        """Gradient of a Conv or pool: the offset of each element of the kernel in its window, by axis; the last axis
-        runs fastest."""
+        """Gradient of a Conv or pool: the offset of each element of the kernel by axis, the last fastest."""
         return [
             [int(at) * step for at, step in zip(position, self.dilations, strict=True)]
             for position in np.ndindex(*self.kernel)
@@ -131,8 +128,7 @@ def _cut_off_error(w: Windows) -> Unsupported:
 
 
 def spatial_sizes(b: Builder, value: Value) -> Value:
-    """Gradient of a Conv or pool: the sizes of the spatial axes (all but the first two) as an int64 vector, a constant
-    where they are known."""
+    """Gradient of a Conv or pool: the sizes of the spatial axes (all but the first two) as an int64 vector."""
     rank = b.rank(value)
     known = [b.dim(value, axis) for axis in range(2, rank)]
     if all(size is not None for size in known):
@@ -141,8 +137,7 @@ def spatial_sizes(b: Builder, value: Value) -> Value:
 
 
 def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
-    """Gradient of a Conv or pool: a value with zeros added in front of and behind its spatial axes; the value itself
-    where all amounts are 0."""
+    """Gradient of a Conv or pool: a value with zeros around its spatial axes; itself for amounts of 0."""
     if isinstance(begins, list) and isinstance(ends, list):
         amounts = b.ints(0, 0, *begins, 0, 0, *ends) if any(begins) or any(ends) else None
     else:
@@ -217,8 +212,7 @@ def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 
 def _kernel_sizes(b: Builder, node: ir.Node, weight: Value) -> list[int]:
-    """Gradient of a Conv: the spatial sizes of its kernel, by the attribute or the weight's shape. Raises ValueError
-    where neither is known."""
+    """Gradient of a Conv: the spatial sizes of its kernel, by attribute or weight, else ValueError."""
     given = attribute(node, "kernel_shape")
     sizes = [b.dim(weight, axis) for axis in range(2, b.rank(weight))] if given is None else list(given)
     if any(size is None for size in sizes):
@@ -318,9 +312,8 @@ def _slices_by_tap(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value
 @gradient("MaxPool")
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
     """The gradient of MaxPool: the first of the largest elements of a window gets all of its gradient, as in torch.
-    Where windows lie side by side, the largest element is looked for again. Else MaxPool's second output says where it
-    was, as an index into the whole tensor; a MaxPool with that output is 20 times as slow on CPU as one without. Raises
-    Unsupported for storage_order 1."""
+    Where windows lie side by side, the largest element is looked for again. Else MaxPool's second output, which makes
+    it 20 times as slow on CPU, says its index in the tensor. Raises Unsupported for storage_order 1."""
     x, y = operand(node), node.outputs[0]
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
     if len(node.outputs) == 1 and _is_tiled(b, x, w):
@@ -443,8 +436,7 @@ def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("GlobalMaxPool")
 def global_max_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of GlobalMaxPool: ``g`` for the first of the largest elements of a channel, as in torch: behind a
-    Relu whole channels are equal, 0."""
+    """The gradient of GlobalMaxPool: ``g`` for the first of the largest elements of a channel, as in torch."""
     x = operand(node)
     rows = b.op("Reshape", x, b.ints(0, 0, -1))
     place = b.op("ArgMax", rows, axis=2, keepdims=1)
