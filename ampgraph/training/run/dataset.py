@@ -104,8 +104,8 @@ class Drawn(Mapping[str, Array]):
         return self._data.prepare({name: array[rows] for name, array in self._data.arrays.items()})
 
     def column(self, name: str) -> Array | None:
-        """One array of this batch of training data in the type that the step takes, but not otherwise prepared; None
-        for a name that the data lack."""
+        """One array of this batch of training data in the type that the step takes, not otherwise prepared; None for an
+        unknown name."""
         made = self.part(0, 1).get(name)
         return None if made is None else self._data.arrays[name][self._rows].astype(made.dtype)
 
@@ -129,8 +129,8 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}  # what `source` gives -> prepared arrays by name
 
     def digest(self) -> str:
-        """What stands for a digest of a stream of training data: its size and what is done to it, since its order may
-        be another one each time."""
+        """What stands for a digest of a stream of training data: its size and what is done to it, as its order may
+        vary."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:

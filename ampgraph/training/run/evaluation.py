@@ -59,8 +59,7 @@ def save_trained(
 
 
 def _to_float32(array: Array) -> Array:
-    """For an evaluation: a low array in float32, as the forward graph has it (O3 stores weights low); any other as it
-    is."""
+    """For an evaluation: a low array in float32, as the forward graph has it; any other as it is."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 

@@ -119,8 +119,7 @@ def fit(
 
 
 class _TrainingRun:
-    """One call of `fit`: what it trains, where it is in the data, and the results of the steps so far. After the
-    constructor: `begin`, then `run`."""
+    """One call of `fit`: what it trains, where it is in the data, and the results so far. Call `begin`, then `run`."""
 
     def __init__(
         self,
@@ -167,8 +166,7 @@ class _TrainingRun:
         group.refuse_difference(given_alike, "another step, other data or other options", "give all ranks the same")
 
     def begin(self) -> None:
-        """Before a training's first step: loads the checkpoint to go on from, if there is one, and sets the learning
-        rates."""
+        """Before a training's first step: loads the checkpoint, if there is one, and sets the learning rates."""
         found = self.group.from_first(self._checkpoint_to_resume)
         if found is None:
             # a table counts from the first update of the state, which an earlier fit may have made
@@ -251,8 +249,7 @@ class _TrainingRun:
         return History(epochs, losses, finite, 0 if self.last else self.left_over, self.resumed_steps)
 
     def _epoch_done(self, scale: float) -> Epoch:
-        """Sums up the epoch of a training that has just ended, ``scale`` being the loss scale now; evaluates the
-        validation data on rank 0."""
+        """Sums up the epoch of a training that has just ended, ``scale`` being the loss scale now; rank 0 validates."""
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -295,8 +292,7 @@ class _TrainingRun:
             raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
 
     def _save(self) -> None:
-        """Writes a training's checkpoint, on rank 0, if a folder was given for it; results that are still on the device
-        are collected first."""
+        """Writes a training's checkpoint, on rank 0, if a folder was given for it; collects results first."""
         if self.file is None:
             return
         self._collect_results()

@@ -66,8 +66,8 @@ class FitOptions:
 
 
 def _check_whole(options: object, name: str, least: int, hint: str) -> None:
-    """Checks that a training's option is a whole number from ``least`` on, and makes an int of a numpy integer. Raises
-    AmpError AMP325."""
+    """Checks that a training's option is a whole number from ``least`` on, and makes it an int. Raises AmpError
+    AMP325."""
     value = getattr(options, name)
     if not is_whole(value) or value < least:
         raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)

@@ -73,8 +73,7 @@ class SharedBuffer(FlatBuffer):
     tensor: torch.Tensor
 
     def _allocate(self, zeros: Array, memory: str) -> OrtTensor:
-        """For several ranks: a buffer of zeros in torch's memory, as a value of ONNX Runtime that shares it; called by
-        the constructor."""
+        """For several ranks: a buffer of zeros in torch's memory, as a value of ONNX Runtime that shares it."""
         import torch
 
         self.tensor = torch.zeros(zeros.shape, device=memory)
@@ -269,8 +268,8 @@ class ShardedBinding(ParallelBinding):
         return self._collect_slot(name) if name in self._plan.spans else super().get(name)
 
     def _collect_slot(self, name: str) -> Array:
-        """A copy on the host of a whole slot of the optimizer, of which each rank holds a part, or none; all ranks call
-        this together."""
+        """A copy on the host of a whole slot of the optimizer, of which ranks hold parts; all ranks call this
+        together."""
         import torch
 
         whole = torch.empty(self._first[name].size, device=self.memory)
@@ -294,8 +293,7 @@ class ShardedBinding(ParallelBinding):
         return lambda name: slots[name] if name in slots else self.get(name)
 
     def _state(self) -> dict[str, Held]:
-        """The state that the gradients read, by name: parameters in the buffer that ranks exchange, the rest in the
-        update's own state."""
+        """The state that the gradients read, by name: parameters in the common buffer, others in the update's state."""
         names, exchanged = [entry.name for entry in self._cut.gradients.layout.states], self._all.parts
         return {name: exchanged[name] if name in exchanged else self.held(name) for name in names}
 

@@ -141,8 +141,7 @@ class TorchGroup(Ranks):
             raise AmpError("AMP509", f"rank {other} has {what} than rank 0", hint=hint)
 
     def _broadcast_object(self, value: T) -> T:
-        """Returns on every rank of a training the object that rank 0 gives, pickled in between: its size first, then
-        its bytes."""
+        """Returns on every rank of a training the object that rank 0 gives, pickled in between."""
         torch = _torch_distributed()
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) if self.first else None
         size = torch.tensor([0 if data is None else len(data)], device=self.memory)
@@ -205,8 +204,8 @@ def _torch_errors_reported() -> Iterator[None]:
 
 
 def _torch_distributed() -> ModuleType:
-    """For training by several ranks: the module torch, with torch.distributed imported. Raises AmpError AMP501 where
-    one is missing."""
+    """For training by several ranks: the module torch, with torch.distributed imported. Raises AmpError AMP501
+    without."""
     os.environ.setdefault(LOG_LEVEL, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

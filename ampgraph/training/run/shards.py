@@ -64,8 +64,7 @@ class Shares:
 
 
 def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
-    """Shares out the state of an update to ``ranks`` ranks; ``sizes``: how many numbers each parameter, slot and
-    average has."""
+    """Shares out the state of an update to ``ranks`` ranks; ``sizes``: how many numbers each tensor has."""
     runs = [_DividedRun(run, sizes) for run in update.layout.runs]
     order = tuple(name for run in runs for name in run.parameters)
     starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
@@ -215,8 +214,8 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
 
 
 def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
-    """Update shared out to ranks: cuts segments, side by side, into pieces of ``sizes`` elements, which together must
-    not be more than they have."""
+    """Update shared out to ranks: cuts segments, side by side, into pieces of ``sizes`` elements, of which they have
+    enough."""
     left, pieces = list(segments), []
     for size in sizes:
         piece: list[Segment] = []

@@ -34,8 +34,7 @@ class StepInputs:
         self.ports = {name: _port(found[name], parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
-        """A batch for a training step as arrays of the step's types. Raises AmpError AMP503 for an input that is
-        missing, unknown or does not fit."""
+        """A batch for a training step as arrays of the step's types. Raises AmpError AMP503 where it does not fit."""
         return _check_batch(self.layout, self.ports, batch)
 
     def dataset(self, data: TrainingData) -> Dataset:
@@ -132,8 +131,7 @@ class StepInputs:
         return count
 
     def _check_samples(self, arrays: Feeds) -> dict[str, Array]:
-        """Samples of training data as arrays of the step's types, checked as a batch is, but that there may be any
-        number of them."""
+        """Samples of training data as arrays of the step's types, checked, any number of them."""
         any_size = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _check_batch(self.layout, any_size, arrays)
 
@@ -162,8 +160,7 @@ def _only_flatter(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _refuse_nan(arrays: Mapping[str, Array]) -> None:
-    """Raises AmpError AMP503 for training samples with a NaN: it would make every weight NaN, or have every step with
-    it skipped."""
+    """Raises AmpError AMP503 for training samples with a NaN: it makes weights NaN, or has steps skipped."""
     for name, array in arrays.items():
         place = first_nan(array)
         if place is not None:

@@ -116,8 +116,7 @@ class EventLog:
 
 
 def _tensorboard() -> type[EventFileWriter]:
-    """For the log of a training: TensorBoard's class that writes event files. Raises AmpError AMP501 where it is not
-    installed."""
+    """For the log of a training: TensorBoard's class that writes event files. Raises AmpError AMP501 without it."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

@@ -142,8 +142,7 @@ class Trainer:
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of the whole training state by name: parameters, optimizer slots, running statistics, loss scale,
-        counters."""
+        """A copy of the whole training state by name: parameters, slots, running statistics, loss scale, counters."""
         return {name: self._binding.get(name) for name in self._types}
 
     def value(self, name: str) -> Array:
@@ -180,8 +179,7 @@ class Trainer:
         files.save(path, files.Checkpoint(self.digest, self.late_state()))
 
     def late_state(self) -> dict[str, files.Late]:
-        """The training state by name, each tensor of which is copied from the device when it is asked for; to be
-        written before the next step."""
+        """The training state by name, each tensor copied from the device when it is asked for, before the next step."""
         read = self._binding.reader()
         return {
             name: files.Late(dtype, self._binding.shape(name), functools.partial(read, name))
@@ -204,8 +202,7 @@ class Trainer:
         return evaluator.measure({name: self.value(name) for name in evaluator.weights}, data, batch_size)
 
     def prepare_evaluation(self) -> Evaluator:
-        """Opens the forward graph of the training step, once, for `evaluate`. Raises AmpError AMP206 for a step that
-        holds none."""
+        """Opens the training step's forward graph, once, to `evaluate`. Raises AmpError AMP206 for a step without."""
         if self._evaluator is None:
             self._evaluator = Evaluator(self.training_step, self.device)
         return self._evaluator

@@ -184,8 +184,8 @@ def _known_shape(value: Value) -> tuple[int, ...]:
 
 
 def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
-    """Step cut in two: removes the nodes, initializers and inputs of a model that no output depends on, except the
-    inputs ``kept``."""
+    """Step cut in two: removes the nodes, initializers and inputs that no output depends on, but the inputs
+    ``kept``."""
     for node in reversed(list(model.graph)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             _disconnect_bodies(node)
@@ -198,8 +198,8 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
 
 
 def _disconnect_bodies(node: ir.Node) -> None:
-    """Step cut in two: disconnects the bodies of a node that is to be removed from the values around, as these would
-    otherwise count as read by them."""
+    """Step cut in two: disconnects the bodies of a node that is to be removed from the values around, which they would
+    count as reading."""
     for inner in (one for body in bodies(node) for one in body):
         for place in range(len(inner.inputs)):
             inner.replace_input_with(place, None)
@@ -281,8 +281,7 @@ class _UnroundedCopies:
 
 
 def _round_inputs(update: TrainingStep, low: dict[str, ir.DataType]) -> None:
-    """Step cut in two: rounds the update's inputs that come unrounded (``low``: name -> low type), and raises them
-    again."""
+    """Step cut in two: rounds the update's inputs that come unrounded (``low``: name -> low type)."""
     graph = update.model.graph
     b = Builder(graph, "step")
     for value in [value for value in graph.inputs if value.name in low]:

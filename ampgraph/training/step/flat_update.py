@@ -36,8 +36,8 @@ class Grouping:
 
     @staticmethod
     def on(target: object) -> Grouping:
-        """How an update moves parameters on a target: on a CPU each in place by a common step, elsewhere, where
-        launches cost, as vectors."""
+        """How an update moves parameters on a target: on a CPU each in place, elsewhere as vectors, which saves
+        launches."""
         return Grouping(ON_CPU) if target == "cpu" else Grouping(ELSEWHERE, True)
 
 

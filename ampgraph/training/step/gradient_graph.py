@@ -228,8 +228,7 @@ class GradientGraph:
         return [output.name or "" for output in outputs]
 
     def _report_parts(self) -> None:
-        """Of a training step's gradients: adds an output for each part of a loss of several; for a single one `parts`
-        becomes empty."""
+        """Of a training step's gradients: adds an output for each part of a loss that has several."""
         if list(self.parts.values()) == [self.loss]:
             self.parts = {}
         b = Builder(self.graph, "loss")

@@ -313,8 +313,7 @@ def _scaled(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
 
 
 def spelled_number(value: object) -> str:
-    """A number of a loss scale or the like as text that `option_text.read_number` reads, a whole one without a point;
-    "none" for None."""
+    """A number of a loss scale or the like as text that `option_text.read_number` reads, or "none"."""
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)

@@ -68,8 +68,7 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 
 def _uncast_data(node: ir.Node) -> Value:
-    """Norms of gradients together: the data of a norm; where it reads them by a Cast that nothing else reads, what is
-    cast."""
+    """Norms of gradients together: the data of a norm; before a Cast that nothing else reads."""
     data = operand(node)
     cast = data.producer()
     alone = cast is not None and has(cast.op_type, "casts") and len(data.uses()) == 1 and not data.is_graph_output()
@@ -78,8 +77,7 @@ def _uncast_data(node: ir.Node) -> Value:
 
 
 def _pays(norms: Sequence[ir.Node]) -> bool:
-    """Norms of gradients together: whether the launches that these save are worth moving all data twice more, by Concat
-    and Split."""
+    """Norms of gradients together: whether the launches that these save are worth a Concat and a Split of all data."""
     cast = _uncast_data(norms[0]) is not norms[0].inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)

@@ -184,8 +184,7 @@ def parse_optimizer(text: str) -> Optimizer:
 
 
 def spelled_optimizer(optimizer: Optimizer) -> str:
-    """An optimizer as the text that `parse_optimizer` reads; one of the user, which it cannot read, with the name of
-    its class."""
+    """An optimizer as the text that `parse_optimizer` reads; one of the user with its class's name."""
     cls = type(optimizer)
     kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
     names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
@@ -195,8 +194,7 @@ def spelled_optimizer(optimizer: Optimizer) -> str:
 
 
 def as_optimizer(given: object) -> Optimizer:
-    """What a user gave as an optimizer: an object that is one, or the text of one. Raises AmpError AMP322 for anything
-    else."""
+    """What a user gave as an optimizer: an object, or its text. Raises AmpError AMP322 for anything else."""
     if isinstance(given, str):
         return parse_optimizer(given)
     if isinstance(given, type) or not isinstance(given, Optimizer):
@@ -241,8 +239,8 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of parameters of a step, in the order in which their patterns are tried; a single optimizer is one
-    group with the pattern ``*``."""
+    """The groups of parameters of a step, in the order in which their patterns are tried; a single one has the pattern
+    ``*``."""
 
     rows: tuple[ParameterGroup, ...]
 
@@ -278,8 +276,7 @@ class Groups:
         return row
 
     def _unused(self, row: ParameterGroup, names: Sequence[str]) -> AmpError:
-        """The AmpError AMP305 for a group that no parameter belongs to: its pattern matches none, or none that an
-        earlier pattern leaves."""
+        """The AmpError AMP305 for a group that no parameter belongs to, as its pattern or an earlier one says."""
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))

@@ -92,8 +92,7 @@ def parse_penalty(text: str) -> GradientPenalty:
 
 
 def as_penalty(given: object) -> GradientPenalty | None:
-    """What a user gave as a gradient penalty: an object, its text, or None. Raises AmpError AMP213 for anything
-    else."""
+    """What a user gave as a gradient penalty: an object, its text, or None. Raises AmpError AMP213 otherwise."""
     if given is None or isinstance(given, GradientPenalty):
         return given
     if not isinstance(given, str):

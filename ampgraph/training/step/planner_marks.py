@@ -112,8 +112,7 @@ def _bounds_parts(node: ir.Node) -> bool:
 
 
 def _float_values(node: ir.Node) -> list[Value]:
-    """Marks on a training graph: the float values that a node, with its bodies, reads and writes, without
-    initializers."""
+    """Marks on a training graph: the float values that a node and its bodies read and write, not stored ones."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 

@@ -176,8 +176,7 @@ class TrainingStep:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TrainingStep:
-        """Reads a training step's file. Raises AmpError AMP1xx for the file, AMP206 for one that is no training
-        step."""
+        """Reads a training step's file. Raises AmpError AMP1xx for the file, AMP206 for another kind."""
         from ...formats.onnx.graph import OnnxGraph
 
         model = OnnxGraph.load(path).model
@@ -266,8 +265,7 @@ Tensor = TypeVar("Tensor", covariant=True)
 
 
 class StepResult(Generic[Tensor]):
-    """The numbers that a training step gives. Each is copied from the device when it is asked for, which waits for the
-    step."""
+    """The numbers that a training step gives. Each is copied from the device, when it is asked for."""
 
     __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_parts", "_scale")
 

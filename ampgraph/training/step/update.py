@@ -64,8 +64,7 @@ class UpdateOptions:
 
 @dataclass(frozen=True)
 class Scale:
-    """The loss scale in the graph: its policy; ``seed``, a float32 scalar that gradients start from; and ``values``,
-    its state."""
+    """The loss scale in the graph: its policy; ``seed``, the float32 scalar that gradients start from; its state."""
 
     policy: LossScale
     seed: Value

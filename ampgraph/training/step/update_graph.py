@@ -143,8 +143,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """In an update's graph: whether the launches that one choice for all saves are worth the bytes that its Concat and
-    Split move."""
+    """In an update's graph: whether the launches that one choice for all saves are worth its Concat and Split."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)
@@ -153,6 +152,5 @@ def _pays(found: Sequence[NextState]) -> bool:
 
 
 def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """In an update's graph: the pieces of a vector by a Split, also for one piece, so that names do not depend on
-    it."""
+    """In an update's graph: the pieces of a vector by a Split, also for one piece, for the names."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

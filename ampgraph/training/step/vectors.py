@@ -197,8 +197,7 @@ def raised(b: Builder, value: Value) -> Value:
 
 
 def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """Splits a vector of parameters or gradients into pieces of these sizes; one piece is the vector, without a
-    node."""
+    """Splits a vector of parameters or gradients into pieces of these sizes; one piece is itself."""
     return [vector] if len(sizes) == 1 else b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
 
 
