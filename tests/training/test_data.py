@@ -14,7 +14,7 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run import dataset
-from ampgraph.training.run.dataset import Normalized, normalized
+from ampgraph.training.run.dataset import LazyBatch, Normalized, normalized
 from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused
@@ -150,7 +150,7 @@ def test_two_files_of_one_input_are_refused(tmp_path):
 def test_a_batch_reads_the_samples_that_are_asked_for():
     whole = next(StepInputs(linear_step()).dataset(DATA).shuffled(16, seed=3, epoch=0))
     batch = next(StepInputs(linear_step()).dataset(DATA).shuffled(16, seed=3, epoch=0))
-    assert (batch.samples, len(batch), set(batch)) == (16, 2, set(DATA))
+    assert isinstance(batch, LazyBatch) and (batch.samples, len(batch), set(batch)) == (16, 2, set(DATA))
     assert np.array_equal(batch.part(4, 9)["x"], whole["x"][4:9])
     assert np.array_equal(batch.column("labels"), whole["labels"]) and batch.column("no such") is None
 

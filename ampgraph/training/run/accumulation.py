@@ -32,7 +32,7 @@ from .binding import (
     stopped_error,
     with_cuda_options,
 )
-from .dataset import Drawn
+from .dataset import LazyBatch
 from .options import RunOptions
 from .step_inputs import IGNORED
 
@@ -246,7 +246,7 @@ def weighed_micro_batches(
     for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False)):
         share = float(weights[start:end].sum() / whole)
         if share and (wanted is None or number in wanted):
-            if isinstance(batch, Drawn):
+            if isinstance(batch, LazyBatch):
                 part = batch.part(start, end)
             else:
                 part = {name: array[start:end] for name, array in batch.items()}
@@ -260,7 +260,7 @@ def labels_that_count(batch: Mapping[str, Array], layout: StepLayout) -> tuple[A
     samples, and for labels that do not count in one part of a loss, while other parts count every sample."""
     count = _sample_count(batch)
     rows = np.ones(count)
-    labels = batch.column(layout.labels) if isinstance(batch, Drawn) else batch.get(layout.labels)
+    labels = batch.column(layout.labels) if isinstance(batch, LazyBatch) else batch.get(layout.labels)
     if labels is None or labels.dtype.kind != "i" or not count:
         return rows, rows
     if layout.parts and (labels == IGNORED).any():
@@ -272,7 +272,7 @@ def labels_that_count(batch: Mapping[str, Array], layout: StepLayout) -> tuple[A
 def _sample_count(batch: Mapping[str, Array]) -> int:
     """Micro-batches: the number of samples in a batch, by the first axis of its inputs. Raises AmpError AMP503 where
     inputs differ in it."""
-    if isinstance(batch, Drawn):
+    if isinstance(batch, LazyBatch):
         return batch.samples
     sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
     if len(set(sizes.values())) > 1:

@@ -76,7 +76,7 @@ class Dataset:
         order = np.random.default_rng([seed, epoch]).permutation(self.samples)
         end = self.samples if last else self.samples - self.samples % batch_size
         for start in range(skip * batch_size, end, batch_size):
-            yield Drawn(self, order[start : start + batch_size])
+            yield LazyBatch(self, order[start : start + batch_size])
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
         """The batches of training data from the first sample to the last; ``whole`` leaves out a smaller last one."""
@@ -85,7 +85,7 @@ class Dataset:
             yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
 
 
-class Drawn(Mapping[str, Array]):
+class LazyBatch(Mapping[str, Array]):
     """A batch of training data: ``rows`` (numbers of samples), read from disk and prepared only when they are asked
     for. Where several processes share a batch, each reads its own `part`. As a mapping it reads all of them, once."""
 

@@ -24,7 +24,7 @@ from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.training_step import StepLayout, StepResult
 from . import checkpoint as files
 from .checkpoint import claim_folder
-from .dataset import Drawn, TrainingData
+from .dataset import LazyBatch, TrainingData
 from .options import FitOptions
 from .ranks import ALONE, Ranks
 from .schedules import Tables, kind_by_length, rates_after, schedule_text, tables_by_group
@@ -304,7 +304,7 @@ class _TrainingRun:
 
 def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
     """A batch of training data filled up to ``size`` samples: the first ones again, with labels that do not count."""
-    count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
+    count = batch.samples if isinstance(batch, LazyBatch) else len(batch[labels])
     if count == size:
         return batch
     made = {name: np.resize(array, (size, *array.shape[1:])) for name, array in batch.items()}
