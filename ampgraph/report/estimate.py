@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import islice, product
+from itertools import product
 from typing import NamedTuple
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape
@@ -29,12 +29,12 @@ from ..rules.fusions import regions
 from .lines import grouped
 
 WIDTH = 1.9
-"""The most that is left between the ends of a range, a factor of two once they are rounded; what reaches farther is cut
+"""The largest quotient of the ends of an estimate's range, a factor of two once they are rounded; a wider range is cut
 on both sides alike."""
 SIZES = 6
-"""Open dimensions that the line has room for."""
+"""Open dimensions that the line of a report has room for."""
 EVEN = 1.1
-"""Product of the ends of a range that is hardly above 1: 1.0 to 1.1."""
+"""The largest product of the ends of a range that is hardly above 1: 1.0 to 1.1."""
 UNKNOWN = (
     "no estimate: how much some products compute depends on the values of inputs; `ampgraph bench ORIGINAL RESULT` "
     "measures it"
@@ -42,16 +42,16 @@ UNKNOWN = (
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 Place = tuple[str, str]
-"""A value by its scope and name, which keep in a conversion."""
+"""A value as (path of its scope, name), which a conversion keeps."""
 
 
 FORMS = frozenset({"half", "quotient"})
-"""Rewrites after which the target makes one kernel of what it made several of."""
+"""Rewrites that bring operators into a form of which the target makes one kernel, instead of several."""
 
 
 class FusedValues(NamedTuple):
-    """Values that stay inside of kernels which the target makes of several operators: in the file, and in its float32
-    original, of which it may not know the form."""
+    """Values that stay inside of kernels which the target makes of several operators: ``after`` in the converted file,
+    ``before`` in its float32 original, whose form the target may not know."""
 
     after: frozenset[Place] = frozenset()
     before: frozenset[Place] = frozenset()
@@ -78,9 +78,10 @@ class Device:
     def seconds(
         self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
     ) -> float:  # fmt: skip
-        """Estimate of speed: the time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of
-        them that float32 kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime
-        leaves."""
+        """Estimate of speed: the seconds that kernels (work of a kernel -> how many do it) take on the device.
+
+        ``launch``: microseconds to start one; ``peaks``: the part of the device's peaks that float32 kernels reach,
+        ``share``: the part of that which low ones reach; ``casts``: the share of Casts that the runtime leaves."""
         busy = starts = 0.0
         for one, count in kernels.items():
             reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
@@ -101,16 +102,16 @@ class DeviceSpeed(Data):
     high: float
 
 
-def _range(low: float, high: float) -> str:
-    """A range as reports print it."""
+def _range_text(low: float, high: float) -> str:
+    """The range of an estimate as reports print it."""
     return f"{low:.1f} to {high:.1f}" if high > low else f"{low:.1f}"
 
 
 @dataclass(frozen=True)
 class Speed(Data):
-    """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
-    is none. ``measured``: what estimates for the target were held against, by device. ``unknown``: nothing is known,
-    not even that there is nothing to gain."""
+    """An estimate of speed for devices of the target, with ``sizes`` of open dimensions, or no devices and the
+    ``reason`` for that. ``measured``: device -> what estimates for the target were compared with there. ``unknown``:
+    there is no estimate, not even that there is nothing to gain."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -125,7 +126,8 @@ class Speed(Data):
 
     @property
     def idle(self) -> bool:
-        """Whether the estimate is that hardly anything is gained: no device's range lies clearly above 1."""
+        """Whether the estimate is that hardly anything is gained: no device's range lies clearly above 1, or there are
+        no devices as nothing is to gain."""
         return all(one.low * one.high <= EVEN for one in self.devices) and not self.unknown
 
     @property
@@ -136,7 +138,7 @@ class Speed(Data):
             return "no faster than float32"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
         said = "SLOWER" if self.slower else "may be slower" if low < 1.0 else "hardly faster"
-        return f"{said} than float32 ({_range(low, high)} times its speed)"
+        return f"{said} than float32 ({_range_text(low, high)} times its speed)"
 
     def __str__(self) -> str:
         if self.reason:
@@ -148,14 +150,15 @@ class Speed(Data):
             some = f"{' and '.join(self.measured)} only" if self.measured else "no GPU"
             notes.append(f"estimates checked on {some}")
         end = f" ({'; '.join(notes)})" if notes else ""
-        alike = grouped(self.devices, lambda one: _range(one.low, one.high))
+        alike = grouped(self.devices, lambda one: _range_text(one.low, one.high))
         said = [f"{size} on {', '.join(one.device for one in group)}" for size, group in alike]
         return f"estimate, times as fast as float32: {'; '.join(said)}{end}"
 
 
 class KernelWork(NamedTuple):
-    """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes;
-    ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs; ``casts``: a Cast."""
+    """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes that are
+    read and written; ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs; ``casts``:
+    whether it is a Cast."""
 
     operations: float
     moved: float
@@ -165,8 +168,9 @@ class KernelWork(NamedTuple):
     casts: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
-    """The estimate of how much faster a file is than the same graph in float32; None where nothing of it is low.
+def estimate_speed(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
+    """The estimate of how much faster a file is than the same graph in float32; None where both do the same work, as
+    nothing of it is low.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
@@ -176,27 +180,28 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
     if after == before:
         return None
     if not idle and not known:
-        return no_device(options.target)
+        return speed_without_device(options.target)
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}") if idle else Speed(reason=UNKNOWN, unknown=True)
     target = options.target
     measured = {device.name: device.measured[target] for device in known if target in device.measured}
-    return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
+    return Speed(tuple(device_speed(before, after, device, target) for device in known), found.open_sizes, measured)
 
 
-def no_device(target: str) -> Speed:
-    """The estimate for a target of which no device is known: none, with the reason."""
+def speed_without_device(target: str) -> Speed:
+    """The `Speed` for a target of which no device is known: no estimate, and the reason."""
     return Speed(reason=f"no estimate: no data on devices of target {target}; time both files on yours", unknown=True)
 
 
-def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
-    """The range of the ratio of the times that both take on a device as files for a target."""
-    alike, alike_after = Counter(before), Counter(after)  # layers repeat
-    ways = [
-        device.seconds(alike, 1.0, launch, 1.0, peaks) / device.seconds(alike_after, share, launch, casts, peaks)
+def device_speed(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
+    """How many times as fast as the float32 kernels (``before``) those of the file (``after``) are estimated to be on a
+    device: the least and the largest quotient of times over the ends of the device's ranges, cut to `WIDTH`."""
+    counts, counts_after = Counter(before), Counter(after)  # layers repeat
+    quotients = [
+        device.seconds(counts, 1.0, launch, 1.0, peaks) / device.seconds(counts_after, share, launch, casts, peaks)
         for share, launch, casts, peaks in product(device.share, device.launch, device.casts[target], device.reached)
     ]
-    low, high = min(ways), max(ways)
+    low, high = min(quotients), max(quotients)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
     least = round(low * excess, 1)
     return DeviceSpeed(device.name, least, min(round(high / excess, 1), 2 * least))
@@ -209,43 +214,51 @@ def devices() -> tuple[Device, ...]:
 
 
 def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
-    """Estimate of speed: values of a float32 model inside of what the target makes one kernel of: norms and GELUs in
-    several operators, and pairs by its table; without a table, all that is done element by element to one operator's
-    result. ``rewrites``: what was done to the model before; the target did not know what they brought into a form that
-    it knows."""
+    """Estimate of speed: values of a float32 model that stay inside of kernels which the target makes of several
+    operators: of regions (norms, GELUs), and between the pairs of operators in its table.
+
+    ``flow``: after ``rewrites``. A region that one of `FORMS` brought into the form that the target knows was several
+    kernels in the original, so that its values are in ``after`` alone."""
     joined = frozenset(_joined_values(flow, options))
     brought = {(one.scope, name) for one in rewrites if one.name in FORMS for name in vars(one).values()}
     known, new = set[Place](), set[Place]()
     for region in regions(flow):
-        read = {_place_in_plan(flow, v) for op in region.ops for v in op.inputs if v != NONE}
-        inner = [v for op in region.ops if op is not region.result for v in op.outputs if v != NONE]
-        (new if brought & read else known).update(_place_in_plan(flow, v) for v in inner)
+        read = {_place_of(flow, v) for op in region.ops for v in op.inputs if v != NONE}
+        inside = [v for op in region.ops if op is not region.result for v in op.outputs if v != NONE]
+        values = new if brought & read else known
+        values.update(_place_of(flow, v) for v in inside)
     return FusedValues(joined | known | new, joined | known)
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Estimate of speed: values of the dataflow that never reach memory, as a runtime computes the pair of operators
-    around them in one kernel."""
+    """Estimate of speed: values of the dataflow that never reach memory, as the target computes the two operators
+    around them in one kernel: pairs of its table, or without a table each operator by element with the first operator
+    whose result only it reads."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
             if reader is not None and reader.role == then:
                 scales = op if join.where == "vector" or then in options.lists.products else reader
                 if not join.where or any(v != NONE and flow.values[v].weight for v in scales.inputs):
-                    yield _place_in_plan(flow, op.outputs[0])
-    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.fused_pairs else ():
-        alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
-        yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
+                    yield _place_of(flow, op.outputs[0])
+    if options.kernels.fused_pairs:
+        return
+    for op in flow.with_roles(options.lists.traits.operators("by_element")):
+        for value in op.inputs:
+            if value != NONE and sole_reader(flow, value, op.scope) and flow.writer(value):
+                yield _place_of(flow, value)
+                break
 
 
-def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """Estimate of speed: the scope and name of a value, by which the plan knows it."""
+def _place_of(flow: Dataflow, value: int) -> Place:
+    """Estimate of speed: the path of a value's scope and its name."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
 
 class GraphWork:
-    """Estimate of speed: reads what the operators of a dataflow compute and move."""
+    """Estimate of speed: what the operators of a dataflow compute and move, read from it. ``inside``: the values that
+    never reach memory."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
@@ -262,34 +275,38 @@ class GraphWork:
         """Estimate of speed: sizes of a value, open ones as they follow from those of the inputs, else guessed."""
         found = self._sizes.get(value)
         if found is None:
-            found = self._sizes[value] = self._follow(value)
+            found = self._sizes[value] = self._compute_dims(value)
         return found
 
-    def _follow(self, value: int) -> list[int]:
-        """The sizes of a value for the estimate: by the file, by shape inference from the inputs' sizes, else guessed
-        and noted as unknown."""
+    def _compute_dims(self, value: int) -> list[int]:
+        """The sizes of a value for the estimate: by the file, by shape inference from the inputs' sizes, else guessed,
+        and the value is added to ``unknown`` unless it is an input."""
         item, shape = self.flow.values[value], self.flow.shape(value)
-        known = self._known(shape)
+        known = self._as_numbers(shape)
         if known is None and item.scope == 0:
-            known = self._known(self._followed.get(item.name))
+            known = self._as_numbers(self._inferred_shapes.get(item.name))
         if known is None and value not in self.flow.scopes[0].inputs:
             self.unknown.add(value)
         return self._guessed(value) if known is None else known
 
-    def _known(self, shape: Shape | None) -> list[int] | None:
-        """Estimate of speed: a shape as numbers, open dimensions by the inputs' names; None if unknown."""
-        sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape or ()]
-        return None if shape is None or -1 in sizes else sizes
+    def _as_numbers(self, shape: Shape | None) -> list[int] | None:
+        """Estimate of speed: a shape as numbers, open dimensions by `open_sizes`; None if one of them is not there, or
+        the shape is None."""
+        if shape is None:
+            return None
+        sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape]
+        return None if -1 in sizes else sizes
 
     @cached_property
-    def _followed(self) -> Mapping[str, Shape]:
-        """Estimate of speed: the shapes of all values, inferred once from sizes of the inputs."""
+    def _inferred_shapes(self) -> Mapping[str, Shape]:
+        """Estimate of speed: name -> shape of the main graph's values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
     @cached_property
     def open_sizes(self) -> dict[str, int]:
-        """Estimate of speed: what was taken for open dimensions of inputs: by name, else by input and place."""
+        """Estimate of speed: the sizes that were taken for open dimensions of inputs: by the dimension's name, or for
+        one without a name by ``INPUT[place]``."""
         found: dict[str, int] = {}
         for value in self.flow.scopes[0].inputs if self.flow.scopes else ():
             for place, dim in enumerate(self.flow.shape(value) or ()):
@@ -298,8 +315,9 @@ class GraphWork:
         return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
-        """Estimate of speed: the work of each operator (multiplications, bytes). ``wide``: in the float32 original.
-        What follows from constants alone is left out."""
+        """Estimate of speed: the work of each operator. ``wide``: as in the float32 original. Operators that follow
+        from constants alone are left out. Sets ``products_unknown`` where the work of a product does not follow from
+        sizes."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -309,8 +327,8 @@ class GraphWork:
         return found
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
-        """Estimate of speed: the work of one operator; nothing for one without float results, for a view, or for a Cast
-        that float32 does not need."""
+        """Estimate of speed: the work of one operator, as in the float32 original if ``wide``; none for one without
+        float results, for a view, for control flow, whose bodies count, or for a Cast that float32 does not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -321,7 +339,7 @@ class GraphWork:
             return
         sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
         inside = self.inside.before if wide else self.inside.after
-        hidden = {v for v in floats if _place_in_plan(self.flow, v) in inside}
+        hidden = {v for v in floats if _place_of(self.flow, v) in inside}
         moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if v not in hidden)
         low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
         count = self._multiplications(op) if op.role in self.products else 0
@@ -332,38 +350,45 @@ class GraphWork:
         )
 
     def _numbers(self, op: Op, value: int) -> int:
-        """Estimate of speed: how many numbers of a value an operator moves: of a table only the rows looked up."""
+        """Estimate of speed: how many numbers of a value an operator moves: all, but of its first operand no more than
+        it makes where it only moves data (of a table the rows looked up)."""
         count = math.prod(self.dims(value))
         if value == op.inputs[0] and self.traits.has(op.role, "moves"):
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Estimate of speed: how many multiplications a product takes, None where shapes do not tell; recurrent and
-        other products: each row of data times everything stored; attention: all keys, then all values."""
-        first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
-        made = math.prod(self.dims(op.outputs[0]))
-        if not rest:
+        """Estimate of speed: how many multiplications a product takes, by its shapes; None where they do not tell.
+
+        Einsum: as `einsum_multiplications`; Conv: each number made (of a transposed one, read) times a filter; MatMul
+        and Gemm: each number made times the common dimension; recurrent layers and others with stored operands: each
+        row of data times all that is stored; attention: all keys, then all values."""
+        shapes = [self.dims(v) for v in op.inputs if v != NONE]
+        first, made = shapes[0], math.prod(self.dims(op.outputs[0]))
+        if len(shapes) == 1:
             return made
-        if equation := self.flow.attribute(op, "equation"):
-            return contracted(str(equation), shapes)
+        equation = self.flow.attribute(op, "equation")
+        if equation:
+            return einsum_multiplications(str(equation), shapes)
         if self.traits.has(op.role, "biased"):
-            return (made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)) * math.prod(rest[0][1:])
+            places = made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)
+            return places * math.prod(shapes[1][1:])
         if self.traits.has(op.role, "scores"):
             return made * math.prod(first[-2:-1] if self.flow.attribute(op, "transA") else first[-1:])
-        if stored := sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight):
+        stored = sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight)
+        if stored:
             return math.prod(first[:-1]) * stored
         keys = self.dims(op.inputs[1]) if op.inputs[1] != NONE else first  # or all three in one
         return 2 * made * keys[-2] if len(keys) > 1 else None
 
 
-def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
-    """Estimate of speed: the multiplications of an Einsum, one for each place of all indices; None with an ellipsis."""
+def einsum_multiplications(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
+    """Estimate of speed: the multiplications of an Einsum, one for each combination of all its indices; None for an
+    equation with an ellipsis, or that does not fit the operands' ``shapes``."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
         return None
-    return math.prod(
-        {
-            i: size for term, shape in zip(terms, shapes, strict=True) for i, size in zip(term, shape, strict=True)
-        }.values()
-    )
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        sizes.update(zip(term, shape, strict=True))
+    return math.prod(sizes.values())

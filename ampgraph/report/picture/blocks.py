@@ -14,7 +14,8 @@ LEAST = 3  # operators of a block: fewer are no part of a model
 
 @dataclass(frozen=True)
 class Block:
-    """One of those that repeat: ``unit`` is the same for blocks of one kind; ``parts``: entries by place, or blocks."""
+    """One of the blocks that repeat: ``unit`` is the same for blocks of one kind; ``parts``: places of entries in the
+    row, and blocks within it."""
 
     unit: int
     parts: tuple[int | Block, ...]
@@ -22,7 +23,8 @@ class Block:
 
 @dataclass
 class _Token:
-    """An entry, or blocks of one kind that follow each other; ``first``: its place, ``size``: how many operators."""
+    """An entry, or blocks of one kind that follow each other. ``symbol``: equal for equal ones, of blocks their unit;
+    ``first``: the place of its first entry; ``size``: how many entries; ``parts``: the entry, or the blocks."""
 
     symbol: int
     first: int
@@ -43,28 +45,31 @@ def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
     symbols: dict[Hashable, int] = {}
     tokens = [_Token(symbols.setdefault(kind, len(symbols)), i, 1, [i]) for i, kind in enumerate(kinds)]
     unit = len(symbols)
-    while (found := _repeated_unit(tokens, cuts)) is not None:
-        tokens = _units_replaced(tokens, found, unit)
+    repeated = _repeated_unit(tokens, cuts)
+    while repeated is not None:
+        tokens = _replace_units(tokens, repeated, unit)
         unit += 1
+        repeated = _repeated_unit(tokens, cuts)
     return [part for token in tokens for part in token.parts]
 
 
 def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """Picture: the symbols of a unit of nodes that repeats: the shortest, and of those the one with the longest run."""
+    """Picture: the symbols of a unit of nodes that repeats, with `LEAST` operators or more: the shortest, and of those
+    the one with the longest run; None where none does. A row of one symbol is no unit."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
-    ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
-    same = ends[np.searchsorted(ends, np.arange(len(symbols)))] - np.arange(len(symbols)) + 1
+    ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol
+    row_lengths = ends[np.searchsorted(ends, np.arange(len(symbols)))] - np.arange(len(symbols)) + 1  # from each place
     for period in range(2, len(tokens) // 2 + 1):
-        start, length = _longest_run((symbols[period:] == symbols[:-period]) & (same[:-period] < period))
+        start, length = _longest_run((symbols[period:] == symbols[:-period]) & (row_lengths[:-period] < period))
         if length >= period and sizes[start + period] - sizes[start] >= LEAST:
-            shift = _shift(tokens[start : start + length + period], period, cuts)
+            shift = _best_shift(tokens[start : start + length + period], period, cuts)
             return tuple(int(symbol) for symbol in symbols[start + shift : start + shift + period])
     return None
 
 
 def _longest_run(alike: Array) -> tuple[int, int]:
-    """For the picture, which folds what repeats: start and length of the longest run of true values in an array."""
+    """For the picture's blocks: (start, length) of the longest run of true values in a vector; (0, 0) without any."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):
@@ -73,9 +78,9 @@ def _longest_run(alike: Array) -> tuple[int, int]:
     return int(starts[best]), int(lengths[best])
 
 
-def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """Picture: the number of operators by which to shift blocks so that the fewest values pass from one to the next;
-    two blocks are left at least."""
+def _best_shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
+    """Picture: by how many tokens to shift blocks of ``period`` tokens in a row so that the fewest values pass from one
+    to the next; two blocks are left at least."""
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)
@@ -84,9 +89,9 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
     return min(range(min(period, len(row) - 2 * period + 1)), key=passing)
 
 
-def _units_replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
-    """Picture: the row of operators with every occurrence of ``unit`` as one token; those that follow one another
-    become one with parts."""
+def _replace_units(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    """Picture: the row of tokens with every occurrence of the symbols ``unit`` as one block; blocks that follow one
+    another become one token, of the new ``symbol``."""
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

@@ -21,8 +21,8 @@ ROW = 3  # blocks of one kind that are folded together where there are too many 
 
 @dataclass
 class _DrawnFolder:
-    """A folder of the drawing: its name, and what is in it: nodes by number, further folders; ``last``: of a folder of
-    neighbours the name of the last."""
+    """A folder of the drawing: its name, and what is in it: further folders (``folders``: by name), and nodes by
+    number. ``last``: of a folder that stands for a run of neighbours the name of the last one, else ""."""
 
     name: str
     folders: dict[str, _DrawnFolder] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class _DrawnFolder:
     last: str = ""
 
     def child(self, name: str) -> _DrawnFolder:
-        """The folder of that name inside a drawn one, which comes where its first node does."""
+        """The folder of that name inside a drawn one; it is made, as the last entry, when it is first asked for."""
         found = self.folders.get(name)
         if found is None:
             found = self.folders[name] = _DrawnFolder(name)
@@ -40,21 +40,29 @@ class _DrawnFolder:
 
 @dataclass(frozen=True)
 class Folders:
-    """``names`` and ``parents`` by folder, the root first, which has itself as its parent; ``of``: by node."""
+    """The folders of a drawing by number, 0 being the root: their ``names``, and the numbers of their ``parents`` (the
+    root's is itself). ``of_node``: by node the number of its folder."""
 
     names: list[str]
     parents: list[int]
-    of: list[int]
+    of_node: list[int]
 
 
-def folded(
+def folders_of_nodes(
     paths: Sequence[tuple[str, ...]], labels: Sequence[str], kinds: Sequence[str] = (), cuts: Sequence[int] = (),
     width: int = WIDTH,
 ) -> Folders:  # fmt: skip
-    """Picture: folders of nodes by the path of each, in their order; no folder has more than ``width`` entries.
+    """Picture: the folders of nodes, in the order of the nodes; no folder has more than ``width`` entries.
 
-    A longer one is folded into the blocks that repeat in it, by the ``kinds`` of nodes and by how many values pass in
-    front of each (``cuts``); what is too long still into runs of neighbours, named by the first and the last."""
+    A longer folder is split into the blocks that repeat in it, if ``kinds`` are given; what is too long still into runs
+    of neighbours, named after the first and the last.
+
+    Args:
+        paths: by node, the names of the folders around it, the outermost first.
+        labels: by node, its name.
+        kinds: by node, its operator.
+        cuts: by node, how many values pass in front of it.
+    """
     root = _DrawnFolder("")
     for node, path in enumerate(paths):
         folder = root
@@ -67,10 +75,10 @@ def folded(
         number, folder = todo.pop()
         entries = folder.entries
         if len(entries) > width and kinds:
-            entries = _repeating(entries, kinds, cuts, width)
-        for entry in _folded_to_width(entries, labels, width):
+            entries = _with_blocks_folded(entries, kinds, cuts, width)
+        for entry in _with_runs_folded(entries, labels, width):
             if isinstance(entry, int):
-                found.of[entry] = number
+                found.of_node[entry] = number
                 continue
             found.names.append(entry.name)
             found.parents.append(number)
@@ -78,34 +86,34 @@ def folded(
     return found
 
 
-def _repeating(
+def _with_blocks_folded(
     entries: list[_DrawnFolder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_DrawnFolder | int]:  # fmt: skip
-    """Picture: entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
-    told = [_entry_kinds(entry, kinds) for entry in entries]
-    row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
-    units: dict[int, str] = {}
+    """Picture: the drawn entries with folders for blocks that repeat (layers of an exporter that names none), called
+    "block A1"; where they are more than ``width`` still, `ROW` or more blocks of one unit in a row share a folder."""
+    row = blocks([_entry_kinds(entry, kinds) for entry in entries], [cuts[_first_node(entry)] for entry in entries])
+    letters: dict[int, str] = {}  # of units
     counts: Counter[int] = Counter()
 
-    def of(part: int | Block) -> _DrawnFolder | int:
+    def drawn(part: int | Block) -> _DrawnFolder | int:
         if isinstance(part, int):
             return entries[part]
         counts[part.unit] += 1
-        name = f"block {units.setdefault(part.unit, _letters(len(units)))}{counts[part.unit]}"
-        return _DrawnFolder(name, entries=[of(inner) for inner in part.parts])
+        name = f"block {letters.setdefault(part.unit, _letters(len(letters)))}{counts[part.unit]}"
+        return _DrawnFolder(name, entries=[drawn(inner) for inner in part.parts])
 
-    made = [of(part) for part in row]
+    made = [drawn(part) for part in row]
     if len(made) <= width:
         return made
-    found: list[_DrawnFolder | int] = []  # a row of one unit's blocks as one
-    for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
-        some = [made[place] for place in members]
-        found += some if unit is None or len(some) < ROW else [_folder_of_run(some, ())]
+    found: list[_DrawnFolder | int] = []
+    for unit, places in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
+        run = [made[place] for place in places]
+        found += run if unit is None or len(run) < ROW else [_folder_of_run(run, ())]
     return found
 
 
 def _letters(number: int) -> str:
-    """Picture: a number as letters for a folder's name: A, B ... Z, AA, AB ..."""
+    """Picture: a number from 0 on as letters for a folder's name: A, B ... Z, AA, AB ..."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
@@ -116,12 +124,13 @@ def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
 
 
 def _first_node(entry: _DrawnFolder | int) -> int:
-    """Picture: the first node inside a drawn entry, which is a node or a folder."""
+    """Picture: the number of the first node inside a drawn entry, which is a node or a folder."""
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """Picture: the drawn entries, at most ``width``: neighbours are folded into folders of one size."""
+def _with_runs_folded(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
+    """Picture: the drawn entries, or as long as they are more than ``width`` folders of as many neighbours each in
+    their place."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -130,7 +139,8 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
-    """Picture: a drawn folder for some neighbours, named after its first and last one."""
+    """Picture: a drawn folder for a run of neighbours, named after its first and last one. ``labels``: names of nodes
+    by number."""
     ends = entries[0], entries[-1]
     first, last = (labels[one] if isinstance(one, int) else one.last or one.name for one in ends)
     return _DrawnFolder(f"{first} … {last}", entries=entries, last=last)
@@ -145,23 +155,25 @@ BITS = {
 
 @dataclass(frozen=True)
 class Reasons:
-    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another.
+    """(rule, why) of a drawing's nodes: by the id() of the format's node, and by name for nodes that were replaced
+    since.
 
-    ``spans``: what was measured of what a node makes, by its identity too."""
+    ``spans``: by the same id() the range that was measured of a node's results, in words."""
 
     by_node: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     by_name: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     spans: Mapping[int, str] = field(default_factory=dict)
 
-    def of(self, op: Op, name: str) -> tuple[str, str]:
-        """The rule and the reason of a node, two empty texts where nothing is known."""
+    def reason_of(self, op: Op, name: str) -> tuple[str, str]:
+        """(rule, why) of a node of the drawing, ("", "") where nothing is known. ``name``: the node's label."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads; ``span``:
-    the range that was measured of what it makes; ``makes``: its first output in the main graph or a body of it."""
+    """A node of the picture, or an input or output of the model. ``rule`` and ``reason``: why it has its precision;
+    ``bytes``: of the weights that it reads; ``span``: the range that was measured of its results; ``makes``: the name
+    of its first output in the main graph or a body of it. Texts are "" where nothing is known."""
 
     name: str
     kind: str
@@ -175,7 +187,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A value that one node writes and another reads; ``cast``: the type that it is read in behind Casts."""
+    """A value of the picture that the node with number ``source`` writes and ``target`` reads; ``cast``: the type in
+    which it is read behind Casts, "" where there are none."""
 
     source: int
     target: int
@@ -187,7 +200,7 @@ class Edge:
 
 @dataclass
 class Drawing:
-    """Nodes and edges by number, folders of the nodes."""
+    """What a picture shows: nodes, whose places are their numbers, edges between them, and folders of the nodes."""
 
     nodes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -209,26 +222,27 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
 
 
 class _GraphArtist:
-    """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
+    """Picture: draws one dataflow, once: boxes for nodes, edges for values, folders for layers and bodies."""
 
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
-        self.outer = {target: source for source, target in flow.passed}
+        self.outer = {target: source for source, target in flow.passed}  # value of a body -> the one that it comes from
         self.found = Drawing()
-        self.paths: list[tuple[str, ...]] = []
+        self.paths: list[tuple[str, ...]] = []  # of folders, by node
         self.number: dict[int, int] = {}  # op -> node
         self.entry: dict[int, int] = {}  # value that no node writes -> node
-        self.bodies: dict[int, tuple[str, ...]] = {}
+        self.bodies: dict[int, tuple[str, ...]] = {}  # scope -> path of its folder
 
     def drawing(self) -> Drawing:
-        """Draws the nodes in the order of the file, then what they read."""
+        """Draws inputs, nodes in the order of the file, edges to what they and their bodies read, and outputs; then
+        puts all into folders."""
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
                 self.entry[value] = self._add(self._boundary_box(flow.values[value], INPUT), ())
         for op in flow.ops:
-            if not self._between(op):
-                self.number[op.id] = self._add(self._node(op), self._path(op))
+            if not self._is_part_of_edge(op):
+                self.number[op.id] = self._add(self._node_box(op), self._folder_path(op))
         for op in flow.ops:
             if op.id in self.number:
                 for value in op.inputs:
@@ -239,22 +253,22 @@ class _GraphArtist:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
             self._connect(value, self._add(self._boundary_box(flow.values[value], OUTPUT), ()))
-        found.folders = folded(
+        found.folders = folders_of_nodes(
             self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
         )
         return found
 
     def _cuts(self) -> list[int]:
-        """Picture: how many values pass in front of each node: a block is best cut where they are few."""
-        last: dict[int, int] = {}
+        """Picture: by node, how many values pass in front of it: a block is best cut where they are few."""
+        last_reader: dict[int, int] = {}
         for edge in self.found.edges:
-            last[edge.source] = max(last.get(edge.source, 0), edge.target)
-        steps = [0] * (len(self.found.nodes) + 1)
-        for source, target in last.items():
+            last_reader[edge.source] = max(last_reader.get(edge.source, 0), edge.target)
+        changes = [0] * (len(self.found.nodes) + 1)
+        for source, target in last_reader.items():
             if target > source:
-                steps[source + 1] += 1
-                steps[target + 1] -= 1
-        return list(accumulate(steps))
+                changes[source + 1] += 1
+                changes[target + 1] -= 1
+        return list(accumulate(changes))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
         """Adds a box to the drawing inside the folders of ``path``, and returns its number."""
@@ -262,7 +276,7 @@ class _GraphArtist:
         self.paths.append(path)
         return len(self.found.nodes) - 1
 
-    def _between(self, op: Op) -> bool:
+    def _is_part_of_edge(self, op: Op) -> bool:
         """Whether the picture draws a node as part of an edge: a Cast between floating types."""
         values = self.flow.values
         return has(op.role, "casts") and all(
@@ -270,13 +284,14 @@ class _GraphArtist:
         )
 
     def _boundary_box(self, value: Value, kind: str) -> Box:
-        """A box of the drawing for an input, output or stored tensor."""
+        """A box of the drawing for an input or output of the model; ``kind``: `INPUT` or `OUTPUT`."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
-    def _node(self, op: Op) -> Box:
-        """An operator as a box, with its precision, its reason, and the bytes that it stores."""
+    def _node_box(self, op: Op) -> Box:
+        """An operator as a box of the drawing, with its precision, the reason that is given or else in the file, and
+        the bytes of the weights that it reads."""
         name = label(self.flow, op)
-        rule, reason = self.reasons.of(op, name)
+        rule, reason = self.reasons.reason_of(op, name)
         metadata: object = getattr(op.native, "metadata_props", None)
         if not rule and isinstance(metadata, Mapping):  # what the file itself says
             rule, reason = split_reason(metadata.get(REASON, ""))
@@ -286,7 +301,8 @@ class _GraphArtist:
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._output_name(op))
 
     def _output_name(self, op: Op) -> str:
-        """Picture: the output's name by which a runtime's graph knows the node; "" in functions, which rename it."""
+        """Picture: the name of a node's first output, by which a runtime's graph knows the node; "" in functions, where
+        a runtime renames it."""
         if not op.outputs or op.outputs[0] == NONE or self._is_in_function(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
@@ -298,27 +314,29 @@ class _GraphArtist:
             home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
         )
 
-    def _path(self, op: Op) -> tuple[str, ...]:
+    def _folder_path(self, op: Op) -> tuple[str, ...]:
         """The folders of the drawing around an operator: bodies and functions, then its layer."""
         layer = self.flow.layer(op)
-        return (*self._around(op.scope), *(layer.split(".") if layer else ()))
+        return (*self._folders_around(op.scope), *(layer.split(".") if layer else ()))
 
-    def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder of the drawing that shows a body or function, beside the node that runs it."""
+    def _folders_around(self, scope: int) -> tuple[str, ...]:
+        """The path of the drawing's folder that shows a body or function, beside the node that runs it; () for the main
+        graph."""
         if scope == 0:
             return ()
         if scope not in self.bodies:
             home = self.flow.scopes[scope]
             caller = self.flow.ops[home.op] if home.op != NONE else None
-            above = self._path(caller) if caller is not None else ()
+            above = self._folder_path(caller) if caller is not None else ()
             self.bodies[scope] = (*above, home.path.rpartition("/")[2] or home.path)
         return self.bodies[scope]
 
     def _connect(self, value: int, target: int) -> None:
-        """Picture: draws what a node reads, from the node that made it, through the Casts between them."""
+        """Picture: draws an edge from the node that made a value to the node ``target`` that reads it, through Casts
+        and the boundaries of bodies between them; none for a stored tensor."""
         if value == NONE:
             return
-        values, read = self.flow.values, self.flow.values[value]
+        values, read_as = self.flow.values, self.flow.values[value].dtype
         cast = ""
         while True:
             while values[value].producer == NONE and value in self.outer:
@@ -326,11 +344,11 @@ class _GraphArtist:
             maker = values[value].producer
             if maker == NONE or maker in self.number:
                 break
-            cast = read.dtype
+            cast = read_as
             value = self.flow.ops[maker].inputs[0]
         source = self.number.get(maker, self.entry.get(value, NONE))
         if source == NONE:
             return
-        of = values[value]
+        item = values[value]
         shape = "×".join("?" if size is None else str(size) for size in self.flow.shape(value) or ())
-        self.found.edges.append(Edge(source, target, of.name, of.dtype, shape, cast))
+        self.found.edges.append(Edge(source, target, item.name, item.dtype, shape, cast))

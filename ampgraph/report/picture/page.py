@@ -21,8 +21,8 @@ from ...core.shown import plural
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
-from ..inspect import Inspection, Seen
-from ..summary import ORDINARY, Chosen, Summary, no_guard
+from ..inspect import Inspection, ModelView
+from ..summary import ORDINARY, Chosen, Summary, no_guard_text
 from ..tuning import Tuning
 from ..verification import Verification
 from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw
@@ -33,7 +33,8 @@ _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
 
 @dataclass(frozen=True)
 class Bar:
-    """Parts of a whole by precision; bars of one sort (nodes, weights) are drawn to one scale."""
+    """A bar of the page: ``parts`` of a whole by precision, in ``words`` too; bars of one ``sort`` (nodes, weights) are
+    drawn to one scale."""
 
     sort: str
     label: str
@@ -50,10 +51,10 @@ class Page:
         drawing: the graph.
         report: the lines that the command prints.
         bars: nodes, and bytes of weights before and after, by precision.
-        heat: a number by node label, such as its part of the error; ``heat_title`` says what it is.
+        heat: name of a node -> a number, such as its part of the error; ``heat_title`` says what it is.
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
         guards: the rules among those of the nodes that are guards; ``guards_said``: what is said of them all.
-        target: what `on_target` tells of the runtime; None where nobody asked.
+        target: what `runtime_data` gives; None where nobody asked for the runtime.
         verdict: what was found, in a line that stands first; ``met``: whether that is good.
     """
 
@@ -77,12 +78,13 @@ class Page:
         return _PLACE.sub(lambda found: words.get(found[1]) or asset(found[1]), asset("page.html"))
 
     def _data(self) -> JsonObject:
-        """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
+        """What the page's script draws, as data for JSON; the texts of nodes, edges and folders are numbers of the
+        table ``strings``, as many come often."""
         words = _TextTable()
         drawing = self.drawing
         nodes: list[Json] = [
             [*map(words, (n.name, n.kind, n.precision, n.rule, n.reason)), n.bytes, folder]
-            for n, folder in zip(drawing.nodes, drawing.folders.of, strict=True)
+            for n, folder in zip(drawing.nodes, drawing.folders.of_node, strict=True)
         ]
         edges: list[Json] = [
             [e.source, e.target, *map(words, (e.value, e.dtype, e.shape, e.cast))] for e in drawing.edges
@@ -109,14 +111,14 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
-        """The length that stands for the whole width of each bar: bars of one kind share it."""
-        most: dict[str, Json] = {}
+        """For the page: label of a bar -> the amount that its whole width stands for, which bars of one sort share."""
+        most: Counter[str] = Counter()
         for bar in self.bars:
-            most[bar.sort] = max(int(str(most.get(bar.sort, 0))), sum(bar.parts.values()))
+            most[bar.sort] = max(most[bar.sort], sum(bar.parts.values()))
         return {bar.label: most[bar.sort] for bar in self.bars}
 
     def _heat(self) -> Json:
-        """For the picture's page: the number of each node that has one, None where nothing was measured."""
+        """For the page: the heat's title, and [node, number] of each node that has a number; None without any."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
@@ -130,25 +132,25 @@ class _TextTable:
         self.found: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """The number by which the page's script knows a text."""
+        """The number by which the page's script knows a text: its place in ``found``, to which a new one is added."""
         return self.found.setdefault(text, len(self.found))
 
 
 @cache
 def asset(name: str) -> str:
-    """A script or style sheet for a picture's page, as text to go into it."""
+    """The text of a file of the page's assets: a template, script or style sheet."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
 # -- of the commands: what each found, around the graph that it is about ----------------------------------------------
 
 
-def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
-    """What the page says of a target's runtime, as data; None where nobody asked for a target.
+def runtime_data(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
+    """What the page says of a target's runtime, as data; None where nobody asked for it.
 
-    ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
-    that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
-    """
+    ``main``: the provider that runs most nodes; ``elsewhere``: another provider -> the nodes that it runs; ``kernels``:
+    [operator, provider, nodes] of those that compute several nodes, or one by another operator; ``gone``: nodes that
+    none computes, as they were folded. Nodes are numbers of the drawing."""
     if found is None:
         return None
     if found.after is None:
@@ -186,24 +188,24 @@ ERROR = "error in the sample that was looked at"
 SHARE = "part of the squared error"
 
 
-def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
-    """The page of `inspect`; reasons are those that the file says."""
+def inspection_page(seen: ModelView, found: Inspection, original: ModelView | None = None) -> Page:
+    """The page of `inspect`: the graph with the reasons that the file says. ``original``: for its weights beside those
+    of the model."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     bars = [_node_bar(found.nodes)]
     bars += [_weight_bar("weights before", original.census.weights)] if original else []
     bars.append(_weight_bar("weights after" if original else "weights", found.weights))
     return Page(
         f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards_in(drawing),
-        target=on_target(found.fusions, drawing),
+        target=runtime_data(found.fusions, drawing),
     )  # fmt: skip
 
 
-def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Page:
-    """The page of `convert`: the result, with the reason of every node that something was decided of."""
-    said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
+def conversion_page(seen: ModelView, found: Summary, chosen: Sequence[Chosen]) -> Page:
+    """The page of `convert`: the result, with the reason of every node that something was decided of (``chosen``)."""
     reasons = Reasons(
-        {node: why for node, _, why in said},
-        {name: why for _, name, why in said},
+        {id(one.native): (one.why.rule, one.why.text) for one in chosen},
+        {one.name: (one.why.rule, one.why.text) for one in chosen},
         {id(one.native): one.span for one in chosen if one.span},
     )
     drawing = draw(seen.flow, reasons)
@@ -215,12 +217,12 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
     ]
     return Page(
         f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards_in(drawing),
-        guards_said="" if found.guards else no_guard(found),
+        guards_said="" if found.guards else no_guard_text(found),
         verdict=f"check: {found.check}" if found.check else "", met=found.check is None or found.check.outcome == OK,
     )  # fmt: skip
 
 
-def verification_page(seen: Seen, found: Verification) -> Page:
+def verification_page(seen: ModelView, found: Verification) -> Page:
     """The page of `verify`: the error behind each node in the sample that was looked at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
@@ -231,12 +233,15 @@ def verification_page(seen: Seen, found: Verification) -> Page:
     )  # fmt: skip
 
 
-def tuning_page(seen: Seen, found: Tuning) -> Page:
-    """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
+def tuning_page(seen: ModelView, found: Tuning) -> Page:
+    """The page of `tune`: the candidates, and each node's part of the squared error where that was measured."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
-    named = ((node.name, (literal(node.name), f"value:{literal(node.makes)}")) for node in drawing.nodes)
-    heat = {name: shares[pattern] for name, patterns in named for pattern in patterns if pattern in shares}
+    heat = {}
+    for node in drawing.nodes:
+        for pattern in (literal(node.name), f"value:{literal(node.makes)}"):
+            if pattern in shares:
+                heat[node.name] = shares[pattern]
     frontier: list[JsonObject] = [
         {"step": p.step, "error": p.error if math.isfinite(p.error) else None, "bytes": p.bytes, "chosen": p.chosen}
         for p in found.candidates
@@ -248,14 +253,16 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
     )  # fmt: skip
 
 
-def _reasons_in_metadata(seen: Seen) -> Reasons:
-    """Picture: reasons from the model's metadata, for a file whose IR version has none for nodes."""
+def _reasons_in_metadata(seen: ModelView) -> Reasons:
+    """Picture: the reasons of nodes by name from the model's own metadata, where a file has them before IR version 10,
+    which has metadata of nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: split_reason(text) for name, text in notes.items()})
 
 
 def _guards_in(drawing: Drawing) -> list[str]:
-    """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
+    """The names of the guards that keep nodes of the drawing in float32, sorted: all their rules but `ORDINARY` ones
+    and frameworks' own."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
     return sorted(held - ORDINARY - set(names()))
 
@@ -267,7 +274,7 @@ def _node_bar(counts: Mapping[str, int]) -> Bar:
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
     """A bar of the page that shows bytes of weights by type."""
-    parts = {name: of.bytes for name, of in stored.items()}
+    parts = {dtype: tensors.bytes for dtype, tensors in stored.items()}
     return Bar("weights", label, parts, plural(sum(parts.values()), "byte"))
 
 
@@ -280,7 +287,7 @@ DATA = "page.json"
 
 
 def webgpu_page(data: JsonObject) -> dict[str, str]:
-    """The page of `verify --webgpu-page` by file name; ``data``: models, samples and what `verify` found, as
-    `webgpu.mjs` reads them."""
-    texts = {name: asset(held) for name, held in WEBGPU.items()}
+    """The page of `verify --webgpu-page`: name of a file -> its text; ``data``: models, samples and what `verify`
+    found, as `webgpu.mjs` reads them."""
+    texts = {name: asset(source) for name, source in WEBGPU.items()}
     return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}

@@ -10,7 +10,7 @@ from ...core.shown import plural
 from ...training.run.step_log import StepRow
 from .page import asset
 
-POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
+POINTS = 1000  # of one curve at most; of more steps the least and the largest of each piece are drawn
 WIDTH, HEIGHT, LEFT = 760, 150, 64
 STYLE = ".curve { fill: none; stroke: var(--pick); stroke-width: 1.3; } .skip { stroke: var(--hot); opacity: .7; } "
 STYLE += ".measured { fill: var(--hot); } "
@@ -29,12 +29,12 @@ CURVES: tuple[tuple[str, str, Callable[[StepRow], float | None]], ...] = (
 def training_page(
     title: str, rows: Sequence[StepRow], report: Sequence[str] = (), measured: Sequence[tuple[int, float]] = ()
 ) -> str:
-    """Page of `train`, which needs no other file; the same rows give the same text. ``measured``: losses of validation,
-    each with its step."""
+    """The page of `train` as HTML, which needs no other file; the same rows give the same text. ``report``: lines to
+    stand below the curves; ``measured``: (step, loss of validation)."""
     skipped = [row.step for row in rows if not row.finite]
     parts = [
-        _figure(name, axis, [(row.step, of(row)) for row in rows], skipped, measured if name == "loss" else ())
-        for name, axis, of in CURVES
+        _figure(name, axis, [(row.step, number(row)) for row in rows], skipped, measured if name == "loss" else ())
+        for name, axis, number in CURVES
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -53,7 +53,13 @@ def _figure(
     name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int],
     measured: Sequence[tuple[int, float]],
 ) -> str:  # fmt: skip
-    """Page of `train`: one curve, with what was measured as dots; empty where nothing is known of it."""
+    """Page of `train`: one curve as HTML; "" where it has no point that can be drawn.
+
+    Args:
+        axis: ``linear``, or ``log`` for the logarithm of numbers above zero.
+        points: (step, number), None where a step has none.
+        skipped: steps that are marked by a line, ``measured``: (step, number) that are marked by dots.
+    """
     found = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (axis == "linear" or y > 0)]
     if not found:
         return ""
@@ -87,7 +93,8 @@ def _figure(
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Page of `train`: at most `POINTS` points of a curve: of each piece the least and the largest: no peak is lost."""
+    """Page of `train`: at most `POINTS` points (step, number) of a curve: of each piece the least and the largest, so
+    that no peak is lost."""
     if len(points) <= POINTS:
         return points
     size = math.ceil(2 * len(points) / POINTS)

@@ -17,23 +17,26 @@ OPTION = "--html"
 
 
 def refuse_page(path: PathLike | None, *sources: object) -> None:
-    """Pages of reports: raises AmpError AMP105 where none can be written, AMP106 where it would replace a source."""
+    """Before work begins: raises AmpError AMP105 where no page of a report can be written, AMP106 where it would
+    replace one of the files that ``sources`` name (see `sources_of`). ``path``: None for no page."""
     if path is not None:
         refuse_output(Path(path), sources_of(*sources), OPTION)
 
 
 def write_page(path: PathLike | None, page: Callable[[], str]) -> None:
-    """Writes the HTML that a report's ``page`` makes, whole or not at all, if ``path`` is given. AmpError AMP105."""
+    """Writes the HTML that ``page`` makes of a report, whole or not at all; nothing if ``path`` is None. Raises
+    AmpError AMP105."""
     with text_file(path, page, OPTION):
         pass
 
 
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
-    """Writes the page of `convert`, the report's picture, if ``path`` is given: the graph as it is now."""
+    """Writes the page of `convert`: the graph as it is now, after the conversion, with the summary; nothing if ``path``
+    is None. Raises AmpError AMP105, and AMP106 where it would replace the result."""
     if path is not None and summary is not None and made is not None:
-        from ..inspect import seen_as
+        from ..inspect import view_graph
         from .page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
         name = Path(summary.output or summary.model).name
-        write_page(path, conversion_page(seen_as(name, graph), summary, made.chosen).html)
+        write_page(path, conversion_page(view_graph(name, graph), summary, made.chosen).html)
