@@ -134,7 +134,7 @@ def judge(
     own = request.metric is None
     metric = own_metric(drawn.generated, pair.roles()) if own else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
-    CheckRun(request, pair, drawn.fit_to(pair.expected), source, answer, until, seen, progress).check(own)
+    CheckRun(request, pair, drawn.fit_to(pair.run_reference), source, answer, until, seen, progress).check(own)
 
 
 @dataclass
@@ -230,7 +230,7 @@ class CheckRun:
         moved, number, start = False, 0, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
             self.progress("checking", number - 1, max(number, min(request.samples, len(self.drawn))))
-            expected, result = self.pair.both(feeds)
+            expected, result = self.pair.run_both(feeds)
             if own and self.drawn.is_wide(number - 1) and (name := first_overflow(expected, result)):
                 self.overflow = f"'{name}' is infinite on generated inputs {max(SCALES):g} times as large as usual"
                 self.drawn, self.seen = self.drawn.without_wide(), replace(seen, whole=None, found={})
@@ -256,7 +256,7 @@ class CheckRun:
         """How another conversion does on the same samples, by the same measure."""
         found = replace(self.seen, whole=None, found={})
         for feeds in self.drawn.first(len(self.seen.errors)):
-            found.add(*pair.both(feeds))
+            found.add(*pair.run_both(feeds))
         verdict = found.verdict(self.request.tolerance, self.drawn.generated)
         error = math.inf if verdict.error is None else verdict.error
         return Outcome(error, verdict.ok, pair, found)
@@ -264,7 +264,7 @@ class CheckRun:
     def _from_itself(self) -> float:
         """Check of a conversion: the error of the reference run twice on the same data: not 0 with random numbers."""
         feeds = next(iter(self.drawn))
-        first, second = self.pair.expected(feeds), self.pair.expected(feeds)
+        first, second = self.pair.run_reference(feeds), self.pair.run_reference(feeds)
         found = (compare_outputs(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
@@ -273,7 +273,7 @@ class CheckRun:
         that is more than the tolerance."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
-        _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
+        _, found = sensitivity(self.pair.run_reference, itertools.islice(self.drawn, number), low)
         return found if found > (self.verdict.tolerance or 0.0) else None
 
     # -- who is to blame ----------------------------------------------------------------------------------------------
