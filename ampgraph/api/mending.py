@@ -23,7 +23,7 @@ from ..numerics.search import Search, confirm_by_runs
 from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from .kinds import Model, PathLike
-from .steps import Job, run
+from .steps import Job, run_job
 
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
@@ -150,7 +150,7 @@ class Mending:
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
     """For a repair: what `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the
     model's."""
-    graph = run(Job(source, recipe)).graph
+    graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
     graph.save(path)

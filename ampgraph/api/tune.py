@@ -50,8 +50,8 @@ from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
-from .prepare import at_given, frozen
-from .steps import interface
+from .prepare import at_given_opset, freeze_weights
+from .steps import checked_interface
 
 
 @takes_recipe
@@ -128,8 +128,8 @@ def bench_of(
     options, graph = resolve(recipe, "ONNX"), loaded(model, recipe)
     drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
     measure = metric_of(metric, roles_of(graph.dataflow()))
-    steered = Measuring().steer(options, graph)
-    return Bench(model, steered, interface(graph, recipe), drawn, measure, scratch, progress, until)
+    steered = Measuring().measured_options(options, graph)
+    return Bench(model, steered, checked_interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
@@ -208,8 +208,8 @@ class Point:
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """For `tune`: a fresh graph of an ONNX model, read as the recipe says."""
     graph = adapters.load(model)[0]
-    frozen(graph, recipe)
-    graph = at_given(graph, recipe)
+    freeze_weights(graph, recipe)
+    graph = at_given_opset(graph, recipe)
     assert isinstance(graph, OnnxGraph)
     return graph
 
@@ -304,7 +304,7 @@ class Bench:
         while True:
             graph = loaded(self.model, self.options.recipe)
             options = self.options.holding(self.patterns(promoted))
-            plan, flow = pipeline.planned(graph, options, self.low_io)
+            plan, flow = pipeline.plan_graph(graph, options, self.low_io)
             held = self._held.setdefault(promoted, [])
             low = low_values(plan, flow) if promoted else set()
             more = [group for group in self._others if group.writes & low and group not in held]
@@ -315,7 +315,7 @@ class Bench:
     def write(self, best: Point, output: PathLike) -> None:
         """Converts the best candidate of `tune` once more, and saves it."""
         graph, plan, flow = self.convert(best.promoted)
-        pipeline.applied(graph, plan, flow, describe=True)
+        pipeline.run_passes(graph, plan, flow, describe=True)
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
@@ -421,7 +421,7 @@ class Bench:
         that are float32 in it."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
-        pipeline.applied(graph, plan, flow)
+        pipeline.run_passes(graph, plan, flow)
         name = "candidate" if promoted else "low"  # the level's own file stays: `_switched` opens it later
         return self._runnable(graph, name), size
 

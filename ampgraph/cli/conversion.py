@@ -185,7 +185,7 @@ def _convert_one(
     measuring = Measuring(data, rest["samples"], rest["ranges_out"])
     if loss_scale is not None:
         refuse_loss_scale(model, loss_scale)
-    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.options_given()]
     if plan_in and given:
         raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
     recipe = recipe_of(None, fields)

@@ -13,7 +13,7 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.plan import Decision, Note, Plan, Why
-from ..core.ranges import Range, Ranges, by_value
+from ..core.ranges import Range, Ranges, ranges_by_value
 from ..core.rewrites import Rewrite
 from ..core.shown import Data, Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, markup, table
@@ -297,7 +297,7 @@ class Summary(Shown):
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
     """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
     decided = _decisions(plan)
-    spans = by_value(flow, ranges.values) if ranges else {}
+    spans = ranges_by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, existing, other = [], 0, 0
     floats: Counter[str] = Counter()

@@ -245,7 +245,7 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
-        check_run.run(asked, answers.append)
+        check_run.check_files(asked, answers.append)
     assert [(found.outcome, found.samples, found.left) for found in answers] == [("ok", 1, 2), ("missed", 2, 1)]
 
 
@@ -263,7 +263,9 @@ def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
         ),  # which tells nothing of what depends on it
     ):
         answers: list[CheckVerdict] = []
-        check_run.run(Request(str(source), str(tmp_path / "low.onnx"), data, count, {}, 1e-2, 0), answers.append)
+        check_run.check_files(
+            Request(str(source), str(tmp_path / "low.onnx"), data, count, {}, 1e-2, 0), answers.append
+        )
         assert re.match(said, str(answers[-1]))
 
 
@@ -438,7 +440,7 @@ def test_models_of_which_little_can_be_said(amp, path, monkeypatch):
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
     # one that differs from itself and draws nothing is not called random
-    monkeypatch.setattr(check_run.CheckRun, "_from_itself", lambda self: 1.0)
+    monkeypatch.setattr(check_run.CheckRun, "_error_against_itself", lambda self: 1.0)
     found = rows(amp("convert", path(LARGE), "--check", "auto")[1])
     assert found["check"].endswith(
         "and draws no random numbers: its generated inputs may have sizes that it does not take"
@@ -539,7 +541,7 @@ def files(path: Callable[..., Path], tmp_path: Path) -> tuple[str, str]:
 def verdict(files: tuple[str, str], recipe: Recipe | None, **more: Any) -> CheckVerdict:
     """The last answer of the check, in this process."""
     given: list[CheckVerdict] = []
-    check_run.run(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
+    check_run.check_files(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
     return given[-1]
 
 
@@ -599,7 +601,7 @@ def test_tune_is_held_to_the_tolerance_of_a_whole_output(
 def test_repair_takes_what_the_check_finds_where_tune_finds_nothing(
     files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "by_search", lambda *words: None)
+    monkeypatch.setattr(check, "repair_by_search", lambda *words: None)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)

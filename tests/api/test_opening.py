@@ -63,7 +63,7 @@ def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
     """What the child of a check answers."""
     given: list[CheckVerdict] = []
     recipe = Recipe.of(level="O1", target="cuda")
-    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
+    check_run.check_files(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
     return given
 
 
@@ -217,10 +217,10 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
         written.append(done)
         return done
 
-    monkeypatch.setattr(check, "made", made)
+    monkeypatch.setattr(check, "convert_in_memory", made)
     monkeypatch.setattr(check, "mode_of", lambda done: "auto")
-    monkeypatch.setattr(check, "trial", trial)
-    monkeypatch.setattr(check, "finished", finished)
+    monkeypatch.setattr(check, "checked_on_trial", trial)
+    monkeypatch.setattr(check, "write_files", finished)
     done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
     assert done.verdict is not None and done.verdict.pinned == (("op:Add",) if mends else ())
     assert written == [done] and done.verdict.ok == mends

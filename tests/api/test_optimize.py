@@ -114,7 +114,7 @@ def test_what_has_no_cast_or_no_node() -> None:
     # a model without nodes is left as it is
     given = parse("g (float[4] x) => (float[4] x) { }")
     assert ampgraph.convert(given, optimize=True) == given
-    assert prepare.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
+    assert prepare.optimise(*asked(given)).notes[0].text == "not done: the model has no nodes"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
 @pytest.mark.parametrize(("after", "kept"), [(7, True), (8, True), (9, False)])
 def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, after: int, kept: bool) -> None:
     given = fused_by_a_test(monkeypatch, {False: 8, True: after}, "CUDA")
-    found = prepare.optimised(*asked(given)).notes[0].text
+    found = prepare.optimise(*asked(given)).notes[0].text
     assert ("not kept" in found) is not kept and (
         kept or f"{after} nodes that CUDA runs in float16, 8 without" in found
     )
@@ -171,7 +171,7 @@ def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, a
 
 def test_without_the_targets_provider_the_files_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     given = fused_by_a_test(monkeypatch, {})
-    text = prepare.optimised(*asked(given)).notes[0].text
+    text = prepare.optimise(*asked(given)).notes[0].text
     assert text.startswith("not kept, by a test: 6 nodes of the file in float16, 4 without it")
 
 
@@ -183,7 +183,7 @@ def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.Monke
 
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
     monkeypatch.setattr(optimizing.NodeCounter, "__call__", refuses)
-    assert "converted then, a test refuses it" in prepare.optimised(*asked(given)).notes[0].text
+    assert "converted then, a test refuses it" in prepare.optimise(*asked(given)).notes[0].text
 
 
 def asked(model: ModelProto) -> tuple[Any, bool, Any]:

@@ -60,7 +60,7 @@ def given(body: str) -> onnx.ModelProto:
 def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, ...]]:
     plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
     adapters.freeze(graph, None)
-    return graph, default_pipeline(*pipeline.followed(plan, graph))
+    return graph, default_pipeline(*pipeline.follow_plan(plan, graph))
 
 
 def again(step: Pass, graph: Graph) -> bool:

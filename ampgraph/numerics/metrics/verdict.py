@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.arrays import Result
 from ...core.errors import AmpError
-from ...core.files import unwritable
+from ...core.files import write_error
 from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from .agreement import Agreement, OutputDifference, Scores, compare_outputs, deciding_part, part_error
 from .metric import SAMPLE, Metric, Outputs
@@ -256,5 +256,5 @@ class References:
                 start = file.tell()
                 value.tofile(file)
         except OSError as error:
-            raise unwritable(self._spill, error) from error
+            raise write_error(self._spill, error) from error
         return np.memmap(self._spill, value.dtype, "r", start, value.shape)
