@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.recipe import Recipe, RecipeFields, Unpack
 from ..planner.resolve import lists_of, made_for
@@ -49,7 +49,7 @@ def inspect(
     Raises:
         AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
-    as_annotated(inspect, locals())
+    check_annotated(inspect, locals())
     wanted = recipe_for(inspect, recipe, fields)
     lists_of(wanted)  # its words are refused before anything is read
     refuse_page(html, model, against)
@@ -82,5 +82,5 @@ def lists(
         AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
     """
     wanted = recipe_for(lists, recipe, fields)
-    of_kind("operator", operator, (str,), 'for example "Softmax"')
+    check_kind("operator", operator, (str,), 'for example "Softmax"')
     return listed(wanted, operator or "")

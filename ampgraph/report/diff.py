@@ -10,7 +10,7 @@ from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
 from .inspect import named_precisions, see
@@ -80,7 +80,7 @@ class SideBySide(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `diff` found, as plain data for JSON."""
-        return named(self) | {"alike": self.alike}
+        return json_fields(self) | {"alike": self.alike}
 
     def lines(self) -> list[str]:
         """The text that `diff` prints, by lines."""
@@ -215,7 +215,7 @@ def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
     """Report of `diff`: a function from an index in the plan (after rewrites) to that in the file, for one scope."""
-    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
+    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.removed_nodes)
 
     def index_in_file(index: int) -> int:
         for place in gone:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.rewrites import Rewrite
-from ..core.selection import hint as pattern_hint
-from ..core.selection import named
+from ..core.selection import matched_ops, unmatched_hint
 from ..core.shown import Shown, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
@@ -171,7 +170,7 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
         kind = wanted.removeprefix("op:").removeprefix("ai.onnx::")
         ops = [op for op in flow.ops if op.kind == kind or fnmatch.fnmatchcase(op.kind, kind)]
     elif sort in ("scope", "value"):
-        ids = {op.id for op, _ in named(flow, wanted)}
+        ids = {op.id for op, _ in matched_ops(flow, wanted)}
         ops = [op for op in flow.ops if op.id in ids]
     else:
         ops = [op for op in flow.ops if fnmatch.fnmatchcase(label(flow, op), wanted)]
@@ -181,7 +180,7 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
     try:
         return [find_node(flow, wanted)]  # its name may begin so
     except AmpError as error:
-        raise AmpError("AMP308", f"no node '{wanted}'", hint=pattern_hint(flow, wanted)) from error
+        raise AmpError("AMP308", f"no node '{wanted}'", hint=unmatched_hint(flow, wanted)) from error
 
 
 def _unique_name(flow: Dataflow, op: Op) -> str:
@@ -231,7 +230,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
     """All that `explain` says of a node; ``rewrite``: what replaces it."""
     flow, options = decided.flow, decided.options
-    region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
+    region = rewrite.explanation if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     trusted = listing is not None and options.level.trusts_kernels(listing.cls)
     inside = options.kernels.float32_inside.get(op.kind, "") if trusted else ""

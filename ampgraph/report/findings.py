@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.json_types import JsonObject
-from ..core.shown import Shown, named
+from ..core.shown import Shown, json_fields
 from ..core.sketches import Html, heading, table
 from ..core.version import __version__
 
@@ -58,8 +58,8 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `check` found in a file, as plain data for JSON."""
-        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
-        return found | (named(self, "engines") if self.engines else {})
+        found = json_fields(self, "model", "ok", "passed", "skipped", "findings", "by")
+        return found | (json_fields(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
         """The text that `check` prints: a line for the file and for each finding."""

@@ -15,7 +15,7 @@ from ..core.errors import AmpError
 from ..core.graph import Graph
 from ..core.json_types import JsonObject
 from ..core.recipe_values import extremes
-from ..core.shown import named
+from ..core.shown import json_fields
 from ..numerics.inputs.samples import load_samples
 from ..oplists.options import Options
 from ..runtime.devices import import_onnxruntime
@@ -96,7 +96,7 @@ class Fusions:
 
     def to_dict(self) -> JsonObject:
         """What a runtime fuses of a model, as plain data for JSON."""
-        return named(self, "runtime", "provider", "after", "before", "note")
+        return json_fields(self, "runtime", "provider", "after", "before", "note")
 
     @property
     def how(self) -> str:

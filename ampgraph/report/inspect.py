@@ -12,7 +12,7 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
-from ..core.shown import Shown, named, plural
+from ..core.shown import Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
@@ -96,8 +96,10 @@ class Inspection(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `inspect` found, as plain data for JSON."""
-        return named(self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes",
-                     "casts", "layers", "unknown", "difference", "fusions", "speed")  # fmt: skip
+        return json_fields(
+            self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes", "casts",
+            "layers", "unknown", "difference", "fusions", "speed",
+        )  # fmt: skip
 
     def lines(self) -> list[str]:
         """The text that `inspect` prints, by lines."""

@@ -13,9 +13,9 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.plan import Decision, Note, Plan, Why
-from ..core.ranges import Range, Ranges, by_value
+from ..core.ranges import Range, Ranges, ranges_by_value
 from ..core.rewrites import Rewrite
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.levels import load_levels
@@ -232,7 +232,8 @@ class Summary(Shown):
 
     def to_dict(self) -> JsonObject:
         """The summary of a conversion as plain data for JSON."""
-        return named(self) | named(self, "bytes_before", "bytes_after", "rewrites", "guards", "opset", "unlisted")
+        counted = json_fields(self, "bytes_before", "bytes_after", "rewrites", "guards", "opset", "unlisted")
+        return json_fields(self) | counted
 
     def _full(self) -> list[str]:
         """The text that `convert --verbose` prints, by lines."""
@@ -296,7 +297,7 @@ class Summary(Shown):
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
     """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
     decided = _decisions(plan)
-    spans = by_value(flow, ranges.values) if ranges else {}
+    spans = ranges_by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, existing, other = [], 0, 0
     floats: Counter[str] = Counter()
@@ -387,7 +388,9 @@ def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
     groups: dict[str, list[Rewrite]] = {}
     for one in plan.rewrites:
         groups.setdefault(one.what, []).append(one)
-    return tuple(Rewritten(same[0].name, what, len(same), same[0].summed(len(same))) for what, same in groups.items())
+    return tuple(
+        Rewritten(same[0].name, what, len(same), same[0].summary_text(len(same))) for what, same in groups.items()
+    )
 
 
 def _quantized(made: Choices, lists: OpLists) -> Choices:

@@ -15,7 +15,7 @@ from ..core.dataflow import FLOAT32
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from .lines import and_more, columns, finite, in_rows, titled
 
 PATTERNS = 24  # shown; --json has all
@@ -156,7 +156,7 @@ class Tuning(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `tune` found, as plain data for JSON; without the plan."""
-        return named(
+        return json_fields(
             self, "model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes",
             "error", "patterns", "frontier", "candidates", "notes", "sensitivity",
         )  # fmt: skip

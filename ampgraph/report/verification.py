@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
-from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Shown, named, plain, plural
+from ..core.repairs import Repair, RepairOutcome, options_text
+from ..core.shown import Shown, json_fields, json_value, plural
 from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.decoding import StepError
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
@@ -53,7 +53,7 @@ class Verification(Shown):
     quantized: QuantizedParts | None = None
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
     errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
-    mended: Mended | None = None  # the search for a repair, where there was one
+    mended: RepairOutcome | None = None  # the search for a repair, where there was one
     layers: tuple[ExecutedLayer, ...] = ()  # that the model became where a target's runtime executed it
 
     @property
@@ -80,14 +80,14 @@ class Verification(Shown):
     def to_dict(self) -> JsonObject:
         """What `verify` found, as plain data for JSON."""
         names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
-        return named(self, *names, "outputs", "first_nonfinite", "growth") | {
+        return json_fields(self, *names, "outputs", "first_nonfinite", "growth") | {
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
-            **named(self, "notes", "repair"),
+            **json_fields(self, "notes", "repair"),
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
-            "error_without_growth": plain(self.left),
-            "quantized": plain(self.quantized or None),
-            **named(self, "steps", "layers"),
+            "error_without_growth": json_value(self.left),
+            "quantized": json_value(self.quantized or None),
+            **json_fields(self, "steps", "layers"),
         }
 
     def lines(self) -> list[str]:
@@ -131,7 +131,7 @@ def _repair_rows(found: Verification) -> Rows:
     """The report's rows on repairs: what was tried and mends the model, or why nothing is known to."""
     if found.repair is not None:
         said = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
-        return [("repair", listed(found.repair.options)), ("", said)]
+        return [("repair", options_text(found.repair.options)), ("", said)]
     return [] if found.mended is None else [("repair", found.mended.none)]
 
 
@@ -226,7 +226,7 @@ def _output_lines(output: Agreement) -> list[str]:
 
 def _details(output: Agreement) -> list[str]:
     """What else the report says of an output: of numbers the largest difference, cosine, argmax and what is not finite;
-    of anything else the share of elements that differ, which is its error (`Apart`).
+    of anything else the share of elements that differ, which is its error (`OutputDifference`).
 
     The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
     on one side alone.
@@ -253,7 +253,7 @@ def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
     for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
         lines += [f"  {sort:<4}{_operand_line(operand)}" for operand in operands[:OPERANDS]]
     if suspect.suggestion and suggests:
-        lines.append(f"  try: {listed(suspect.suggestion)}")
+        lines.append(f"  try: {options_text(suspect.suggestion)}")
     return lines + [f"  or: {hint}" for hint in suspect.hints]
 
 

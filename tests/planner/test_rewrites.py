@@ -499,4 +499,4 @@ def test_transposes_that_stay_and_the_plan() -> None:
     # the plan says so
     plan = ampgraph.plan(transpose_model(FORMS["a bias"][0]), level="O3", target="cuda")
     (rewrite,) = plan.rewrites
-    assert rewrite.name == "transpose" and "crashes" in rewrite.said
+    assert rewrite.name == "transpose" and "crashes" in rewrite.explanation

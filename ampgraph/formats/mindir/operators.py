@@ -204,7 +204,7 @@ class MindirOperators(MindirMemory):
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
         if op.inputs and op.inputs[0] != NONE:
-            self.flow.given_cast(op, self.low)
+            self.flow.mark_given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
         """Notes that a MindIR operator writes its first operand in place, where the table says so; nothing where that

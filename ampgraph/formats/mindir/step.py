@@ -14,7 +14,7 @@ from typing import NoReturn
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.names import FreshNames
-from ...core.walk import reached
+from ...core.walk import reachable
 from . import schema, view
 from .schema import Message
 
@@ -285,7 +285,7 @@ class _GradientOwners:
     def _values_behind(self, gradient: int) -> list[int]:
         """The forward values of the MindIR step that this may be a gradient of, the nearest first, also through forward
         operators that have the same gradient as their operand; none for a value of which nothing was noted."""
-        return list(reached(self.forward_values.get(gradient, ()), self._operands_of_same_gradient))
+        return list(reachable(self.forward_values.get(gradient, ()), self._operands_of_same_gradient))
 
     def _operands_of_same_gradient(self, value: int) -> list[int]:
         """The operands, of the same shape, whose gradient in the MindIR step is that of ``value``, which an operator of

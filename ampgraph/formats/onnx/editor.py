@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
-from ...core.pass_ import foreign
+from ...core.pass_ import plan_mismatch
 from ...oplists.traits import has
 from .handles import Handles, Readers, Variants, copy_layer, type_attribute
 from .origins import CAST, describe
@@ -171,7 +171,7 @@ class OnnxEditor(Readers):
             return round_channels(self.node(op), dtype)
         return round_together(self.node(op), dtype)
 
-    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
+    def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses in an ONNX model read ``value`` in the place of what they read."""
         self._edited = True
         self.give_native(self.value(value), uses)
@@ -194,7 +194,7 @@ class OnnxEditor(Readers):
         behind: Op | Value | None = None,
         name: str = "",
         node: str = "",
-        of: Op | None = None,
+        metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
         """Adds an operator to an ONNX model behind all that it reads, and behind ``behind``; returns handles of its
@@ -207,8 +207,8 @@ class OnnxEditor(Readers):
         name = name or f"{given[0].name if given else 'made'}_{op_type}"
         new = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
         new.name = self.fresh(node or f"{name}_node")
-        if of is not None:
-            new.metadata_props.update(self.node(of).metadata_props)
+        if metadata_of is not None:
+            new.metadata_props.update(self.node(metadata_of).metadata_props)
         anchors = [node for value in given for node in self._node_behind(value)]
         self.behind(scope, self.last(scope, [*anchors, *self._node_behind(behind)]), new)
         results = []
@@ -247,7 +247,7 @@ class OnnxEditor(Readers):
         between = [value for node in gone[1:] for value in node.outputs]
         only_here = all(not value.is_graph_output() and {*value.consumers()} <= {*gone} for value in between)
         if not only_here or not {*inputs} <= known.keys():
-            raise foreign(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
+            raise plan_mismatch(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
@@ -284,7 +284,7 @@ class OnnxEditor(Readers):
 class OnnxGraphEditor(OnnxEditor):
     """The rest of `core.graph.NodeEditor` for ONNX models: stored tensors, places, metadata, results of bodies."""
 
-    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+    def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """Adds a result to an ONNX operator with bodies, called ``name`` or what is left of it, and returns its handle.
 
         ``results``: what each body gives out for it, in the order of the bodies; a Scan stacks it along the first
@@ -333,12 +333,12 @@ class OnnxGraphEditor(OnnxEditor):
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
 
-    def number(self, op: Op, name: str, number: float) -> None:
+    def set_number(self, op: Op, name: str, number: float) -> None:
         """Sets a float attribute of an ONNX operator."""
         self._edited = True
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
-    def put(self, value: Value, numbers: Array) -> None:
+    def set_numbers(self, value: Value, numbers: Array) -> None:
         """Gives a stored tensor of an ONNX model other numbers; it takes over their type and shape, and keeps its
         name."""
         self._edited = True
@@ -348,12 +348,12 @@ class OnnxGraphEditor(OnnxEditor):
         native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
         native.shape = ir.Shape(numbers.shape)
 
-    def rank(self, value: Value, dimensions: int) -> None:
+    def set_rank(self, value: Value, dimensions: int) -> None:
         """Annotates an ONNX value with so many dimensions of unknown sizes."""
         self._edited = True
         self.value(value).shape = ir.Shape([None] * dimensions)
 
-    def stand_in(self, value: Value, old: Value) -> None:
+    def supersede(self, value: Value, old: Value) -> None:
         """Has all readers of ``old`` in an ONNX model read ``value``, outputs of graphs too; ``value`` takes over its
         name, type and shape."""
         self._edited = True
@@ -367,7 +367,7 @@ class OnnxGraphEditor(OnnxEditor):
         graph.remove(node)
         graph.insert_after(self.node(behind), node)
 
-    def drop(self, value: Value) -> None:
+    def drop_unread(self, value: Value) -> None:
         """Removes a stored tensor or Constant from an ONNX model if nothing reads it any more; one that is read, that
         is an input or output, and any other value stays."""
         self._edited = True

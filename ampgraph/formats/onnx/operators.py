@@ -273,7 +273,7 @@ class OnnxOperators(OnnxValues):
             if len(units) == 2:
                 self.flow.merge(units)
         if op.kind == "Cast":
-            self.flow.given_cast(op, self.low)
+            self.flow.mark_given_cast(op, self.low)
         return False
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:

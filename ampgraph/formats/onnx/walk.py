@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from ...core.walk import reached
+from ...core.walk import reachable
 
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
@@ -23,7 +23,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     def bodies_in(graph: ir.Graph) -> list[ir.Graph]:
         return [body for node in graph if node.attributes.data for body in bodies(node)]
 
-    return reached(outermost(model), bodies_in)
+    return reachable(outermost(model), bodies_in)
 
 
 _NO_BODIES: tuple[ir.Graph, ...] = ()

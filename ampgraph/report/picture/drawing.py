@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
-from ...core.annotations import REASON, parted
+from ...core.annotations import REASON, split_reason
 from ...core.dataflow import NONE, Dataflow, Op, Value
 from ...oplists.traits import has
 from ..casts import label
@@ -279,7 +279,7 @@ class _GraphArtist:
         rule, reason = self.reasons.of(op, name)
         metadata: object = getattr(op.native, "metadata_props", None)
         if not rule and isinstance(metadata, Mapping):  # what the file itself says
-            rule, reason = parted(metadata.get(REASON, ""))
+            rule, reason = split_reason(metadata.get(REASON, ""))
         read = [self.flow.values[v] for v in op.inputs if v != NONE]
         stored = sum(self.flow.weights.size(v) * BITS.get(v.dtype, 0) // 8 for v in read if v.weight)
         span = self.reasons.spans.get(id(op.native), "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from ...core.annotations import parted, reasons_in
+from ...core.annotations import reasons_in, split_reason
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
@@ -251,7 +251,7 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
 def _reasons_in_metadata(seen: Seen) -> Reasons:
     """Picture: reasons from the model's metadata, for a file whose IR version has none for nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
-    return Reasons(by_name={name: parted(text) for name, text in notes.items()})
+    return Reasons(by_name={name: split_reason(text) for name, text in notes.items()})
 
 
 def _guards_in(drawing: Drawing) -> list[str]:

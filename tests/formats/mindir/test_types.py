@@ -187,9 +187,9 @@ UNKNOWN = """
 def summary_of(model: Any, level: str) -> Summary:
     graph = graph_of(model)
     options = _options(level, "float16")
-    plan, flow = pipeline.planned(graph, options, frozenset())
+    plan, flow = pipeline.plan_graph(graph, options, frozenset())
     made, before = choices(plan, flow, options.lists), graph.census()
-    changed = pipeline.applied(graph, plan, flow)
+    changed = pipeline.run_passes(graph, plan, flow)
     after = graph.census()
     return summarize(plan, made, before, after, options.lists, model="", output=None, changed=changed)
 
