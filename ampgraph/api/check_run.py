@@ -142,7 +142,7 @@ def check_pair(
     own = request.metric is None
     metric = own_metric(drawn.generated, pair.roles()) if own else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
-    CheckRun(request, pair, drawn.fit_to(pair.expected), source, answer, until, seen, progress).check(own)
+    CheckRun(request, pair, drawn.fit_to(pair.run_reference), source, answer, until, seen, progress).check(own)
 
 
 @dataclass
@@ -262,7 +262,7 @@ class CheckRun:
         outputs_vary, number, start = False, 0, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
             self.progress("checking", number - 1, max(number, min(request.samples, len(self.drawn))))
-            expected, result = self.pair.both(feeds)
+            expected, result = self.pair.run_both(feeds)
             overflowing = first_overflow(expected, result) if own and self.drawn.is_wide(number - 1) else ""
             if overflowing:
                 times = f"{max(SCALES):g} times as large as usual"
@@ -299,7 +299,7 @@ class CheckRun:
         infinite where nothing could be compared."""
         found = replace(self.seen, whole=None, found={})
         for feeds in self.drawn.first(len(self.seen.errors)):
-            found.add(*pair.both(feeds))
+            found.add(*pair.run_both(feeds))
         verdict = found.verdict(self.request.tolerance, self.drawn.generated)
         error = math.inf if verdict.error is None else verdict.error
         return Outcome(error, verdict.ok, pair, found)
@@ -308,7 +308,7 @@ class CheckRun:
         """Check of a conversion: the largest error between two runs of the reference on the first sample. It is not 0
         where the model draws random numbers."""
         feeds = next(iter(self.drawn))
-        first, second = self.pair.expected(feeds), self.pair.expected(feeds)
+        first, second = self.pair.run_reference(feeds), self.pair.run_reference(feeds)
         found = (compare_outputs(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
@@ -317,7 +317,7 @@ class CheckRun:
         type; None where it is within the tolerance."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
-        _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
+        _, found = sensitivity(self.pair.run_reference, itertools.islice(self.drawn, number), low)
         return found if found > (self.verdict.tolerance or 0.0) else None
 
     # -- who is to blame ----------------------------------------------------------------------------------------------

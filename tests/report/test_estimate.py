@@ -68,7 +68,7 @@ def test_what_a_low_layer_computes_and_moves() -> None:
     )
     assert product == KernelWork(2.0 * p * 512, 2 * (x + w + p), "float16", 1, 1)
     assert relu == KernelWork(0.0, 4 * p, "float16", 1, 1)
-    assert found.kernels(wide=True) == [
+    assert found.kernels(in_float32=True) == [
         KernelWork(2.0 * p * 512, 4 * (x + w + p), "float32", 1, 1), KernelWork(0.0, 8 * p, "float32", 1, 1)
     ]  # fmt: skip
 

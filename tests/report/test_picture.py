@@ -16,7 +16,7 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.report.inspect import view_model
 from ampgraph.report.picture.blocks import Block, blocks
-from ampgraph.report.picture.drawing import WIDTH, draw, folders_of_nodes
+from ampgraph.report.picture.drawing import WIDTH, draw, put_in_folders
 from ampgraph.report.picture.page import Page
 from onnx_text import parse
 
@@ -146,7 +146,7 @@ def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
     )  # fmt: skip
     drawing = draw(view_model(given).flow)
     homes = {
-        node.kind: drawing.folders.names[of] for node, of in zip(drawing.nodes, drawing.folders.of_node, strict=True)
+        node.kind: drawing.folders.names[of] for node, of in zip(drawing.nodes, drawing.folders.of_nodes, strict=True)
     }
     assert homes["MatMul"] != homes["Relu"] and "" not in (homes["MatMul"], homes["Relu"])
     names = [node.kind for node in drawing.nodes]
@@ -156,9 +156,9 @@ def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, WIDTH, WIDTH + 1, 20_000])
 def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
-    found = folders_of_nodes([("layer",) if i % 3 == 0 else () for i in range(count)], [f"n{i}" for i in range(count)])
+    found = put_in_folders([("layer",) if i % 3 == 0 else () for i in range(count)], [f"n{i}" for i in range(count)])
     entries = [0] * len(found.names)
-    for folder in [*found.of_node, *found.parents[1:]]:
+    for folder in [*found.of_nodes, *found.parents[1:]]:
         entries[folder] += 1
     assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
     assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))

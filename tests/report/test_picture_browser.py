@@ -13,7 +13,7 @@ import ampgraph
 from ampgraph.core.json_types import JsonObject
 from ampgraph.report.fusions import Fusions, TargetGraph
 from ampgraph.report.inspect import view_model
-from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, folders_of_nodes
+from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, put_in_folders
 from ampgraph.report.picture.page import Bar, Page, runtime_data
 from ampgraph.runtime.optimized import read_optimized
 from onnx_text import parse
@@ -49,7 +49,7 @@ def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
     count = 20_000
     nodes = [Box(f"n{i}", "Relu", "float16", "cut", "because", 0) for i in range(count)]
     edges = [Edge(i, i + 1, f"v{i}", "float16", "1×8", "float32" if i % 7 == 0 else "") for i in range(count - 1)]
-    page = Page("long", Drawing(nodes, edges, folders_of_nodes([()] * count, [node.name for node in nodes]))).html()
+    page = Page("long", Drawing(nodes, edges, put_in_folders([()] * count, [node.name for node in nodes]))).html()
     told = looked_at(page, tmp_path, COUNT + """
         told.first = count("[data-key]");
         told.most = 0;
@@ -67,7 +67,7 @@ def test_what_is_all_in_one_folder_opens(tmp_path: Path) -> None:
     """A single box on a blank page says nothing: it is open, however much is in it, and the verdict stands above."""
     nodes = [Box(f"n{i}", "Relu", "float16", "cut" if i else "", "because", 0) for i in range(WIDTH)]
     edges = [Edge(i, i + 1, f"v{i}", "float16", "8") for i in range(WIDTH - 1)]
-    drawing = Drawing(nodes, edges, folders_of_nodes([("model",)] * WIDTH, [node.name for node in nodes]))
+    drawing = Drawing(nodes, edges, put_in_folders([("model",)] * WIDTH, [node.name for node in nodes]))
     told = looked_at(Page("one", drawing, verdict="missed: y", met=False).html(), tmp_path, COUNT + """
         told.first = [count("g.folder"), count("g.node")];
         const verdict = document.getElementById("verdict");
@@ -83,7 +83,7 @@ def test_what_is_all_in_one_folder_opens(tmp_path: Path) -> None:
 def test_errors_colour_the_nodes(tmp_path: Path) -> None:
     nodes = [Box(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
     edges = [Edge(0, 1, "v", "float16", "8"), Edge(1, 2, "w", "float16", "8", "float32")]
-    drawing = Drawing(nodes, edges, folders_of_nodes([(), (), ("deep",)], ["a", "b", "c"]))
+    drawing = Drawing(nodes, edges, put_in_folders([(), (), ("deep",)], ["a", "b", "c"]))
     points: list[JsonObject] = [{"step": "all low", "error": 0.1, "bytes": 0, "chosen": True}]
     page = Page("heat", drawing, heat={"a": 1e-6, "b": 1.0}, heat_title="error", frontier=points).html()
     told = looked_at(page, tmp_path, COUNT + """
@@ -109,7 +109,7 @@ def test_everything_that_is_known_of_a_node_is_on_the_page(tmp_path: Path) -> No
     ]
     edges = [Edge(0, 1, "v", "float16", "8", "float32"), Edge(1, 2, "w", "float32", "8", "float16")]
     page = Page(
-        "all", Drawing(nodes, edges, folders_of_nodes([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
+        "all", Drawing(nodes, edges, put_in_folders([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
         [
             Bar("weights", "weights before", {"float32": 128}, "128 bytes"),
             Bar("weights", "weights after", {"float16": 64}, "64 bytes"),

@@ -1,4 +1,5 @@
-"""The page as text: one file that needs no other, and no network."""
+"""The page that shows a model, as text: one HTML file that needs no other file and no network; and of each verb what
+its page shows."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of the page: ``parts`` of a whole by precision, in ``words`` too; bars of one ``sort`` (nodes, weights) are
-    drawn to one scale."""
+    """A bar of the page, of parts by precision. Bars of one ``sort`` (nodes, weights) are drawn to one scale;
+    ``words``: what the bar says beside it."""
 
     sort: str
     label: str
@@ -47,14 +48,12 @@ class Page:
     """What a page shows.
 
     Attributes:
-        title: of the page.
-        drawing: the graph.
         report: the lines that the command prints.
         bars: nodes, and bytes of weights before and after, by precision.
-        heat: name of a node -> a number, such as its part of the error; ``heat_title`` says what it is.
+        heat: a number by node label, such as its part of the error; ``heat_title`` says what it is.
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
-        guards: the rules among those of the nodes that are guards; ``guards_said``: what is said of them all.
-        target: what `runtime_data` gives; None where nobody asked for the runtime.
+        guards: the guards among the rules of the nodes; ``guards_said``: a sentence for where none held any node.
+        target: what `runtime_data` tells of the runtime; None where nobody asked.
         verdict: what was found, in a line that stands first; ``met``: whether that is good.
     """
 
@@ -72,19 +71,19 @@ class Page:
     met: bool = True
 
     def html(self) -> str:
-        """The page as HTML; the same page gives the same text."""
+        """The page as HTML text, the same for the same page: the template with its scripts and the data put in."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
-        words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
+        words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}  # no tag ends the script
         return _PLACE.sub(lambda found: words.get(found[1]) or asset(found[1]), asset("page.html"))
 
     def _data(self) -> JsonObject:
-        """What the page's script draws, as data for JSON; the texts of nodes, edges and folders are numbers of the
-        table ``strings``, as many come often."""
+        """What the page's script draws, as JSON. A text of a node or edge is a number, its place in ``strings``, as
+        many come often."""
         words = _TextTable()
         drawing = self.drawing
         nodes: list[Json] = [
             [*map(words, (n.name, n.kind, n.precision, n.rule, n.reason)), n.bytes, folder]
-            for n, folder in zip(drawing.nodes, drawing.folders.of_node, strict=True)
+            for n, folder in zip(drawing.nodes, drawing.folders.of_nodes, strict=True)
         ]
         edges: list[Json] = [
             [e.source, e.target, *map(words, (e.value, e.dtype, e.shape, e.cast))] for e in drawing.edges
@@ -111,14 +110,16 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
-        """For the page: label of a bar -> the amount that its whole width stands for, which bars of one sort share."""
-        most: Counter[str] = Counter()
+        """For the picture's page: the number that the whole width stands for, by the label of each bar: the largest sum
+        of the bars of its sort."""
+        most: dict[str, int] = {}
         for bar in self.bars:
-            most[bar.sort] = max(most[bar.sort], sum(bar.parts.values()))
+            most[bar.sort] = max(most.get(bar.sort, 0), sum(bar.parts.values()))
         return {bar.label: most[bar.sort] for bar in self.bars}
 
     def _heat(self) -> Json:
-        """For the page: the heat's title, and [node, number] of each node that has a number; None without any."""
+        """For the picture's page: the title of the heat and pairs of a node's place and its number; None where nothing
+        was measured."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
@@ -132,13 +133,13 @@ class _TextTable:
         self.found: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """The number by which the page's script knows a text: its place in ``found``, to which a new one is added."""
+        """The number by which the page's script knows a text."""
         return self.found.setdefault(text, len(self.found))
 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file of the page's assets: a template, script or style sheet."""
+    """The text of a file in ``assets``, a template, script or style sheet of a picture's page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -146,22 +147,25 @@ def asset(name: str) -> str:
 
 
 def runtime_data(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
-    """What the page says of a target's runtime, as data; None where nobody asked for it.
+    """What the page says of a target's runtime, as data; None where nobody asked for a target. Nodes are places in the
+    drawing.
 
-    ``main``: the provider that runs most nodes; ``elsewhere``: another provider -> the nodes that it runs; ``kernels``:
+    ``main``: the provider that runs most nodes, "" for none; ``elsewhere``: other provider -> its nodes; ``kernels``:
     [operator, provider, nodes] of those that compute several nodes, or one by another operator; ``gone``: nodes that
-    none computes, as they were folded. Nodes are numbers of the drawing."""
+    no kernel computes, as they were folded.
+    """
     if found is None:
         return None
     if found.after is None:
         return {"title": f"on {found.device}: cannot be told: {found.note}", "kernels": []}
     numbers = {box.makes: number for number, box in enumerate(drawing.nodes) if box.makes}
-    runs: dict[int, str] = {}
+    runs: dict[int, str] = {}  # node -> provider
     kernels: list[Json] = []
     for node in found.nodes:
         members = [numbers[name] for name in node.computes if name in numbers]
         runs |= dict.fromkeys(members, node.provider)
-        if len(members) > 1 or [drawing.nodes[number].kind for number in members] not in ([], [node.kind]):
+        same_operator = all(drawing.nodes[number].kind == node.kind for number in members)
+        if len(members) > 1 or not same_operator:
             kernels.append([node.kind, node.provider, [*sorted(members)]])
     counts = Counter(runs.values()).most_common(1)
     main = counts[0][0] if counts else ""
@@ -184,13 +188,13 @@ def runtime_data(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
     }
 
 
-ERROR = "error in the sample that was looked at"
-SHARE = "part of the squared error"
+ERROR = "error in the sample that was looked at"  # the title of the heat of `verify`
+SHARE = "part of the squared error"  # and of `tune`
 
 
 def inspection_page(seen: ModelView, found: Inspection, original: ModelView | None = None) -> Page:
-    """The page of `inspect`: the graph with the reasons that the file says. ``original``: for its weights beside those
-    of the model."""
+    """The page of `inspect`: the model with the reasons that its file says; ``original``: what it was made from, if
+    given, for the bytes of weights before."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     bars = [_node_bar(found.nodes)]
     bars += [_weight_bar("weights before", original.census.weights)] if original else []
@@ -202,16 +206,16 @@ def inspection_page(seen: ModelView, found: Inspection, original: ModelView | No
 
 
 def conversion_page(seen: ModelView, found: Summary, chosen: Sequence[Chosen]) -> Page:
-    """The page of `convert`: the result, with the reason of every node that something was decided of (``chosen``)."""
+    """The page of `convert`: the result (``seen``), with the reason of every node of the model that something was
+    decided of (``chosen``)."""
     reasons = Reasons(
         {id(one.native): (one.why.rule, one.why.text) for one in chosen},
         {one.name: (one.why.rule, one.why.text) for one in chosen},
         {id(one.native): one.span for one in chosen if one.span},
     )
     drawing = draw(seen.flow, reasons)
-    counts = {**found.nodes, "other": found.other}
     bars = [
-        _node_bar(counts),
+        _node_bar({**found.nodes, "other": found.other}),
         _weight_bar("weights before", found.weights_before),
         _weight_bar("weights after", found.weights_after),
     ]
@@ -223,7 +227,8 @@ def conversion_page(seen: ModelView, found: Summary, chosen: Sequence[Chosen]) -
 
 
 def verification_page(seen: ModelView, found: Verification) -> Page:
-    """The page of `verify`: the error behind each node in the sample that was looked at."""
+    """The page of `verify`: the model, the heat of each node being the error behind it in the sample that was looked
+    at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     return Page(
@@ -234,10 +239,11 @@ def verification_page(seen: ModelView, found: Verification) -> Page:
 
 
 def tuning_page(seen: ModelView, found: Tuning) -> Page:
-    """The page of `tune`: the candidates, and each node's part of the squared error where that was measured."""
+    """The page of `tune`: the frontier, and the heat of each node being the part of the error that its unit makes,
+    where that was measured. A unit names nodes by patterns, of their names or of what they make."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
-    heat = {}
+    heat: dict[str, float] = {}
     for node in drawing.nodes:
         for pattern in (literal(node.name), f"value:{literal(node.makes)}"):
             if pattern in shares:
@@ -254,40 +260,43 @@ def tuning_page(seen: ModelView, found: Tuning) -> Page:
 
 
 def _reasons_in_metadata(seen: ModelView) -> Reasons:
-    """Picture: the reasons of nodes by name from the model's own metadata, where a file has them before IR version 10,
-    which has metadata of nodes."""
+    """Picture: the reasons of nodes by name from the model's own metadata, where files are described whose IR version
+    has no metadata of nodes; empty for other files."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: split_reason(text) for name, text in notes.items()})
 
 
 def _guards_in(drawing: Drawing) -> list[str]:
-    """The names of the guards that keep nodes of the drawing in float32, sorted: all their rules but `ORDINARY` ones
-    and frameworks' own."""
-    held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY - set(names()))
+    """The names of the guards that hold nodes of the drawing in float32, sorted; the lists, the cut and the rules of
+    frameworks' policies are no guards."""
+    rules = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
+    return sorted(rules - ORDINARY - set(names()))
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:
-    """A bar of the page that shows nodes by precision."""
+    """A bar of the page that shows how many nodes have each precision."""
     return Bar("nodes", "nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
     """A bar of the page that shows bytes of weights by type."""
-    parts = {dtype: tensors.bytes for dtype, tensors in stored.items()}
+    parts = {dtype: held.bytes for dtype, held in stored.items()}
     return Bar("weights", label, parts, plural(sum(parts.values()), "byte"))
 
 
-# -- that compares two models in a browser: `webgpu.mjs` runs, `measure.mjs` measures ----------------------------------
+# -- the page that compares two models in a browser: `webgpu.mjs` runs them, `measure.mjs` measures --------------------
 
-WEBGPU = {"index.html": "webgpu.html"} | {
-    name: name for name in ("page.css", "webgpu.css", "measure.mjs", "webgpu.mjs")
-}
+WEBGPU = {
+    "index.html": "webgpu.html", "page.css": "page.css", "webgpu.css": "webgpu.css", "measure.mjs": "measure.mjs",
+    "webgpu.mjs": "webgpu.mjs",
+}  # fmt: skip
+"""The page's file -> the asset that it is."""
 DATA = "page.json"
 
 
 def webgpu_page(data: JsonObject) -> dict[str, str]:
-    """The page of `verify --webgpu-page`: name of a file -> its text; ``data``: models, samples and what `verify`
-    found, as `webgpu.mjs` reads them."""
+    """The page of `verify --webgpu-page`: the text of each of its files by name. ``data``: models, samples and what
+    `verify` found, as `webgpu.mjs` reads them. Raises ValueError for a number that is not finite, which JSON has
+    not."""
     texts = {name: asset(source) for name, source in WEBGPU.items()}
     return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}
