@@ -28,7 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import DRY_RUN, Choices, Summary, choices, said_notes, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, node_choices, summarize, summary_notes
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -191,7 +191,7 @@ def convert_in_memory(job: Job, progress: Progress = silent) -> Conversion:
             notes += alternatives(flow, options, made_plan)
         known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
         inside = fused_values(flow, known, made_plan.rewrites)
-        chosen = choices(made_plan, flow, known.lists, known.ranges)
+        chosen = node_choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
     edited = pipeline.run_passes(
         graph, made_plan, flow, given=options is None, passes=job.passes, check=job.check_passes, describe=job.metadata
@@ -323,7 +323,7 @@ def summary_of(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
-    notes = (*summary.notes, *said_notes(_further_notes(summary, job, known, flow)))
+    notes = (*summary.notes, *summary_notes(_further_notes(summary, job, known, flow)))
     if written is not None:
         why_no_file = ""
     elif job.dry_run:
@@ -333,9 +333,11 @@ def summary_of(done: Conversion) -> Summary | None:
         why_no_file = "in memory" if in_memory else "not written (--check require)"
     speed = None  # where nothing is low
     if summary.lowered:
-        from ..report.estimate import NOTHING, no_device, speed_of
+        from ..report.estimate import NOTHING, estimate_speed, speed_without_device
 
-        speed = no_device(known.target) if flow is None else speed_of(flow, known, done.inside or NOTHING)
+        speed = (
+            speed_without_device(known.target) if flow is None else estimate_speed(flow, known, done.inside or NOTHING)
+        )
     return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=why_no_file)
 
 

@@ -42,7 +42,7 @@ from ..planner.facts.facts import Facts
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import tuning_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
@@ -115,7 +115,7 @@ def tune(
             try_folder(Path(output), "-o")
         bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
         found = _searched(bench, tolerance, output, sensitivity)
-    write_page(html, lambda: tuning_page(see(found.output or model), found).html())
+    write_page(html, lambda: tuning_page(view_model(found.output or model), found).html())
     return found
 
 

@@ -171,7 +171,7 @@ class KernelWork(NamedTuple):
     is_cast: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
+def estimate_speed(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
     """The estimate of how much faster a file is than the same graph in float32; None where both do the same work.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
@@ -185,19 +185,19 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
         return Speed(reason=f"none to gain {why_no_gain}")
     known = [device for device in devices() if target in device.casts]
     if not known:
-        return no_device(target)
+        return speed_without_device(target)
     if work.products_unknown:
         return Speed(reason=UNKNOWN, unknown=True)
     measured = {device.name: device.measured[target] for device in known if target in device.measured}
-    return Speed(tuple(estimate(before, after, device, target) for device in known), work.open_sizes, measured)
+    return Speed(tuple(device_speed(before, after, device, target) for device in known), work.open_sizes, measured)
 
 
-def no_device(target: str) -> Speed:
+def speed_without_device(target: str) -> Speed:
     """The estimate of speed for a target of whose devices nothing is known: none, with the reason."""
     return Speed(reason=f"no estimate: no data on devices of target {target}; time both files on yours", unknown=True)
 
 
-def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
+def device_speed(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
     """The estimate of speed on a device as a file for a target: the range of the time of the float32 original, whose
     kernels are ``before``, through the file's (``after``), over the ends of all ranges that the device has."""
     counts_before, counts_after = Counter(before), Counter(after)  # layers repeat
@@ -374,7 +374,7 @@ class GraphWork:
             return made
         equation = self.flow.attribute(op, "equation")
         if equation:
-            return contracted(str(equation), shapes)
+            return einsum_multiplications(str(equation), shapes)
         if self.traits.has(op.role, "biased"):  # a transposed convolution spreads each element of its input
             places = made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)
             return places * math.prod(rest[0][1:])
@@ -387,7 +387,7 @@ class GraphWork:
         return 2 * made * keys[-2] if len(keys) > 1 else None
 
 
-def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
+def einsum_multiplications(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
     """Estimate of speed: the multiplications of an Einsum by its equation and its operands' shapes: the product of the
     sizes of all indices. None for an ellipsis, or an equation that does not fit the shapes."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
