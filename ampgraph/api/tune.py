@@ -51,7 +51,7 @@ from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .prepare import at_given_opset, freeze_weights
-from .steps import checked_interface
+from .steps import checked_low_interface
 
 
 @takes_recipe
@@ -129,7 +129,7 @@ def bench_of(
     drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
     measure = metric_of(metric, roles_of(graph.dataflow()))
     steered = Measuring().measured_options(options, graph)
-    return Bench(model, steered, checked_interface(graph, recipe), drawn, measure, scratch, progress, until)
+    return Bench(model, steered, checked_low_interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
