@@ -1,4 +1,5 @@
-"""`ampgraph.build_training_step`: from a forward graph to a training step, low by the ordinary planner and passes."""
+"""`ampgraph.build_training_step`: from a forward graph to a training step, converted by the same planner and passes as
+any model."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from .prepare import at_given_opset
 
 DEFAULT = "default"
 HAZARD = "mask"
-"""The topic of notes about what no check of a step tells: it is not run when it is built."""
+"""The topic of those notes of a plan that a step keeps: as it is not run when it is built, no check tells of it."""
 OptimizerLike = str | Optimizer
 OptimizerRow = str | tuple[str, OptimizerLike | None]
 """A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
@@ -105,7 +106,8 @@ def build_training_step(
             patterns of groups, AMP320 for the loss scale, AMP322 for optimizers, clipping and ema.
     """
     check_annotated(build_training_step, locals())
-    wanted = _for_training(recipe_for(build_training_step, recipe, fields))
+    wanted = recipe_for(build_training_step, recipe, fields)
+    _refuse_meaningless(wanted)
     options = resolve(wanted, "ONNX")
     policy = _loss_scale_policy(loss_scale, options.level.name, options.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
@@ -117,7 +119,7 @@ def build_training_step(
         forward = read_forward(moved.model if isinstance(moved, OnnxGraph) else model)
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
-        # who names what is low has thought of it
+        # a user who says which nodes are low decides on these products too
         joint.differentiate(policy, extra, pins_boundary_products=not wanted.low)
         notes = lost + _lower_precision(joint, options)
         step = replace(_finished_step(joint, options, groups, policy, update), notes=notes)
@@ -129,17 +131,23 @@ def build_training_step(
 def _finished_step(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The last step of `build_training_step`: the step, with the options that it was built by in its layout."""
+    """The last step of `build_training_step`: adds the update to the gradients, and writes into the step's layout the
+    options that it was built by, of which those that say nothing (no penalty, clip_value, ema) are left out."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled_terms(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
-    built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
-    built |= {"penalty": str(joint.penalty)} if joint.penalty is not None else {}
-    built |= {"loss_scale": "none" if policy is None else str(policy)}
+    if update.clip_value is not None:
+        built["clip_value"] = update.clip_value
+    if update.ema is not None:
+        built["ema"] = update.ema
+    if joint.penalty is not None:
+        built["penalty"] = str(joint.penalty)
+    built["loss_scale"] = "none" if policy is None else str(policy)
     return joint.finish(update, built)
 
 
-def _for_training(recipe: Recipe) -> Recipe:
-    """Checks the recipe of `build_training_step`: AmpError AMP301 and AMP303 for what a step has no place for."""
+def _refuse_meaningless(recipe: Recipe) -> None:
+    """For `build_training_step`: raises AmpError AMP301 for a field of the recipe that means nothing for a step, AMP303
+    for a policy that says nothing of gradients."""
     if not policy_of(recipe.policy).ours:
         hint = "omit --policy, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
@@ -147,27 +155,26 @@ def _for_training(recipe: Recipe) -> Recipe:
         if name in MEANINGLESS:
             hint = f"omit it: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
-    return recipe
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """For `build_training_step`: plans forward and backward together and inserts the Casts; what the plan warns of."""
+    """For `build_training_step`: plans forward and backward together and carries the plan out, but for level O0; at O3
+    parameters are stored low. Returns the plan's notes that a step keeps."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Grouping.on(options.target)
     options = replace(options, cast_together=together.longest if together.vectors else 0)
-    held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
-    stored = frozenset(value.name or "" for value in held)
+    stored_low = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     graph.prepare()
-    plan, flow = pipeline.plan_prepared_graph(graph, options, stored)
+    plan, flow = pipeline.plan_prepared_graph(graph, options, frozenset(value.name or "" for value in stored_low))
     pipeline.run_passes(graph, plan, flow)
     joint.match_types()
     return tuple(note for note in plan.notes if note.topic == HAZARD)
 
 
 def _loss_scale_policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
-    """The loss scale that `build_training_step` was asked for: "default" is a dynamic one for float16 where weights
-    stay float32; AMP320 for what is none."""
+    """The loss scale that `build_training_step` was asked for, None for none: "default" is a dynamic one for float16 at
+    O1, O2 and auto, another text one in the command line's form. Raises AmpError AMP320 for what is no loss scale."""
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

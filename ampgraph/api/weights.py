@@ -1,4 +1,4 @@
-"""`ampgraph.export_weights`: the forward model of a training step with what was trained."""
+"""`ampgraph.export_weights`: the forward model of a training step with the weights of a checkpoint."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from math import floor, log2
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.low_types import low_type
-from ...core.ranges import Range, by_value
+from ...core.ranges import Range, ranges_by_value
 from ...core.walk import upstream
 from ...oplists.options import Options
 from .masks import Masks
@@ -18,7 +18,7 @@ VANISHING_LIMIT = 0.5  # of the elements that are not zero
 
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     """Facts: value id -> measured range; across the boundary of a body or function that of what it comes from."""
-    found = by_value(flow, ranges)
+    found = ranges_by_value(flow, ranges)
     for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
             joint = Range()

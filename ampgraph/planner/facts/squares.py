@@ -43,7 +43,7 @@ class Squares:
             one, two = op.inputs
             if values[one].weight or values[two].weight:
                 return NONE
-            if one == two or self._view.same(self._origin(one), self._origin(two)) is not None:
+            if one == two or self._view.same_computation(self._origin(one), self._origin(two)) is not None:
                 return one  # computed alike
             readers = list(self.flow.readers(op.outputs[0])) if self._has_sums else []
             if not readers or not all(traits.has(reader.role, "sums") for reader in readers):
@@ -69,7 +69,7 @@ class Squares:
 
     def _origin(self, value: int) -> int:
         """A value before casts that change nothing, and before one in the file that widens it."""
-        value = self._view.seen_through(value)[0]
+        value = self._view.look_through(value)[0]
         low = self.flow.values[value].low_source
         return value if low == NONE else low
 
