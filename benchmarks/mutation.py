@@ -94,12 +94,12 @@ def row(path: Path) -> tuple[list[str], list[str]]:
     model = onnx.load(path)
     pair = make_pair(model, model, "cpu")
     pair.open()
-    drawn = load_samples(pair.reference, None, count=GENERATED, dims={}).fit_to(pair.expected)
-    references = [pair.expected(feeds) for feeds in drawn.first(GENERATED)]
+    drawn = load_samples(pair.reference, None, count=GENERATED, dims={}).fit_to(pair.run_reference)
+    references = [pair.run_reference(feeds) for feeds in drawn.first(GENERATED)]
     low = ampgraph.convert(model, check="off")
     converted = make_pair(model, low, "cpu")
     converted.open()
-    results = [converted.both(feeds)[1] for feeds in drawn.first(GENERATED)]
+    results = [converted.run_both(feeds)[1] for feeds in drawn.first(GENERATED)]
     bad, noticed, count = [], 0, 0
     for part, change, made in mutants(path.stem, references):
         count += 1

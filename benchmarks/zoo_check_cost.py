@@ -46,10 +46,10 @@ def runs(source: str, result: str, count: str) -> Facts:
 
     pair = make_pair(source, result, "cpu")
     pair.open()
-    drawn = list(load_samples(pair.reference, None, count=int(count)).fit_to(pair.expected))
+    drawn = list(load_samples(pair.reference, None, count=int(count)).fit_to(pair.run_reference))
     start = time.process_time()
     for feeds in drawn:
-        pair.both(feeds)
+        pair.run_both(feeds)
     return {"cpu": time.process_time() - start}
 
 

@@ -177,7 +177,7 @@ def repair_of(
         )
         if recipe is None:
             return RepairOutcome(None, "not looked for, as the file does not tell how it was made")
-        judge = lambda model: again(pair.remade(model))  # noqa: E731  # of two types, which a function would repeat
+        judge = lambda model: again(pair.with_model(model))  # noqa: E731  # of two types, which a function would repeat
         return Mending(source, recipe, judge, drawn, until, folder, seconds).search(found)
 
 
@@ -199,7 +199,7 @@ def with_stream_tried(
             model = converted(source, replace(recipe, fp32_stream=True), Path(folder, "tried.onnx"))
         except AmpError:  # a framework's policy knows no such option
             return verdict
-        found = again(pair.remade(model))
+        found = again(pair.with_model(model))
     worth = found.error < error * (1 if found.ok else LESS)
     return replace(verdict, stream=found.error) if worth else verdict
 

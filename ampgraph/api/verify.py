@@ -12,14 +12,14 @@ from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.repairs import RepairOutcome
 from ..formats.checks import faults_reported
-from ..numerics.comparison import Comparison, Outcome, chaotic
+from ..numerics.comparison import Comparison, Outcome, chaos_notes
 from ..numerics.decoding import decoding_of
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import vanishing_output
 from ..numerics.metrics.metric import Function, metric_of
 from ..numerics.pairs import make_pair
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import verification_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
@@ -102,22 +102,22 @@ def verify(
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         opens = opening_notes(*paths) if pair.strict else []
         pair.open()
-        measure, drawn = metric_of(metric, pair.roles()), drawn.fit_to(pair.expected)
+        measure, drawn = metric_of(metric, pair.roles()), drawn.fit_to(pair.run_reference)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
-        seen = comparison.of(pair, decoding, progress)
-        chaos = chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs) if decoding is None else []
+        seen = comparison.compare(pair, decoding, progress)
+        chaos = chaos_notes(pair, drawn, tolerance, seen.compared) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         search = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         search.kept, search.seen, search.seconds = seen.kept, html is not None, LOOKING * SECONDS
         search.look(drawn, progress)
-        mended = None if seen.ok else repair_of(reference, None, search, comparison.again, drawn, until)
+        mended = None if seen.ok else repair_of(reference, None, search, comparison.compare_repaired, drawn, until)
         said = search.chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
         vanishing = vanishing_output(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
         notes = (*opens, *drawn.notes, *pair.notes, *said, *filter(None, [vanishing]), *search.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, search, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
-    write_page(html, lambda: verification_page(see(model), found).html())
+    write_page(html, lambda: verification_page(view_model(model), found).html())
     return found
 
 

@@ -7,10 +7,13 @@ of one: along each axis neighbours correlate by RHO, so that places correlate by
 RHO**distance, and all channels have a mean, whose square is MEAN of their variance: H = I (x) R + MEAN.
 
 As in GPTQ (E. Frantar et al., 2023) the weights are rounded one after the other, and each error is given to those that
-follow in the way that makes e H e' least. For this H the way is known without a matrix: within a channel, as
-H's inverse is that of a Markov chain along each axis, an error goes to the next place of each axis by RHO and to the
-one across by -RHO**2 (R. Floyd and L. Steinberg, 1976, with other shares); what no place of the channel takes is carried
-to the following channels, by the inverse of I (x) R + MEAN (J. Sherman and W. Morrison, 1950).
+follow in the way that makes e H e' least. For this H the way is known without a matrix. Within a channel, as H's
+inverse is that of a Markov chain along each axis, an error goes to the next place of each axis by RHO and to the one
+across by -RHO**2 (R. Floyd and L. Steinberg, 1976, with other shares). What no place of the channel takes is carried to
+the following channels, by the inverse of I (x) R + MEAN (J. Sherman and W. Morrison, 1950).
+
+A bias b that is rounded to b + d shifts all places alike. Behind layers that were normalised w x has a mean of about -b
+and a deviation of about 1, so that of all factors of w that of 1 + d b / (b**2 + 1) makes up for most of d.
 """
 
 from __future__ import annotations
@@ -69,6 +72,17 @@ def _moved(place: tuple[int, ...], way: tuple[int, ...], shape: tuple[int, ...])
     """The place one step on along the axes where ``way`` is 1; None outside of the kernel."""
     to = tuple(at + step for at, step in zip(place, way, strict=True))
     return to if all(at < size for at, size in zip(to, shape, strict=True)) else None
+
+
+def scaled_for_biases(weights: Array, biases: Array, low: Array) -> Array:
+    """Weights, a row of them for each bias, that make up for what rounding added to the ``biases``, which are ``low``
+    now. What is not finite then changes nothing."""
+    exact = biases.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        factors = 1 + (low.astype(np.float64) - exact) * exact / (np.square(exact) + 1)
+    factors[~np.isfinite(factors)] = 1
+    scaled: Array = weights.reshape(len(factors), -1) * factors[:, None]
+    return scaled
 
 
 def diffused(exact: Array, plain: Array) -> Array:

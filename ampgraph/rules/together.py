@@ -49,7 +49,7 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
             found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
         elif op.role not in statistics:
-            why = Why("channels", "what rounding adds to a weight is taken from those beside it")
+            why = Why("channels", "what rounding adds to a weight or bias is taken from the weights beside it")
             found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))

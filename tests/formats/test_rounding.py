@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.arrays import Array, DType
-from ampgraph.formats.rounding import BLOCK, SHORT, Rounder, with_sums_kept
+from ampgraph.formats.rounding import BLOCK, SHORT, Rounder
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
@@ -51,40 +51,3 @@ def test_a_block_with_what_float16_does_not_have_is_cast(odd: float) -> None:
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
 def test_every_length_is_rounded_whole(size: int, dtype: DType) -> None:
     assert agrees(np.random.default_rng(0).standard_normal(size, np.float32), dtype)
-
-
-@pytest.mark.parametrize("dtype", [HALF, BRAIN])
-@pytest.mark.parametrize("length", [1, 9, 4608, BLOCK + 1])
-def test_rows_that_keep_their_sum(dtype: DType, length: int) -> None:
-    rows = np.random.default_rng(length).standard_normal((3, length)).astype(np.float32)
-    rows[1] = rows[1].astype(dtype).astype(np.float32)  # low numbers stay what they are
-    plain = rows.astype(dtype)
-    kept = with_sums_kept(rows.reshape(-1), plain.reshape(-1), length).reshape(rows.shape)
-    steps = np.abs(kept.view(np.int16).astype(int) - plain.view(np.int16).astype(int))
-    assert steps.max() <= 1 and kept.dtype == dtype
-    assert np.array_equal(kept[1].view(np.uint16), plain[1].view(np.uint16))
-    exact, wide = rows.astype(np.float64), kept.astype(np.float64)
-    largest = np.abs(wide - exact).max(1)  # below a step of it
-    assert (np.abs((wide - exact).sum(1)) <= largest + 1e-12).all()
-    if length > 100:  # few are moved, and the error of each is little more than before
-        assert steps.mean() < 0.05
-        assert np.square(wide - exact).mean() < 1.1 * np.square(plain.astype(np.float64) - exact).mean()
-
-
-def test_what_has_no_neighbour_is_left_alone() -> None:
-    largest, smallest = 65504.0, 2.0**-24
-    rows = np.array([largest + 1, largest + 1, 0.25 * smallest, 0.0], np.float32)
-    kept = with_sums_kept(rows, rows.astype(np.float16), 2)
-    assert kept.tolist() == [largest, largest, 0.0, 0.0]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e9])
-def test_a_row_with_a_number_that_is_not_finite_stays_as_it_was_rounded(number: float) -> None:
-    rows = np.random.default_rng(5).standard_normal((2, 64)).astype(np.float32) + np.float32(0.3)
-    rows[0, 7] = number
-    with np.errstate(over="ignore"):
-        plain = rows.astype(HALF)
-    kept = with_sums_kept(rows.reshape(-1), plain.reshape(-1), 64).reshape(rows.shape)
-    assert np.array_equal(kept[0].view(np.uint16), plain[0].view(np.uint16))
-    assert not np.array_equal(kept[1], plain[1])

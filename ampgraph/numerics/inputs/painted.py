@@ -20,7 +20,7 @@ class RandomNumbers:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
     def _raw(self, count: int) -> Array:
-        """Generated inputs: so many raw 64-bit random numbers of the stream."""
+        """Generated inputs: the next ``count`` raw random numbers of the stream, uint64."""
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
     def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
@@ -33,7 +33,7 @@ class RandomNumbers:
         return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Generated inputs: random float32 numbers, about normal: sums of twelve 16-bit numbers, exact."""
+        """Generated inputs: random float32 numbers, about standard normal: sums of twelve 16-bit numbers, exact."""
         count = math.prod(shape)
         words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
         sums: Array = words.sum(axis=1, dtype=np.int64)
@@ -72,12 +72,13 @@ ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether a generated input of this shape is a picture: channels and two large sizes, in either order."""
+    """Whether a generated input of this shape is a picture: channels first or last, and two large sizes."""
     return _picture_axes(shape) is not None
 
 
 def _picture_axes(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Of a generated picture: the axes of channels, height and width in a shape; None where it is no picture's."""
+    """Of a generated picture: its axes of channels, height and width, channels first before last; None for no picture:
+    fewer than 4 axes, channels other than `CHANNELS`, a side below `EDGE`."""
     rank = len(shape)
     if rank < 4:
         return None
@@ -89,27 +90,28 @@ def _picture_axes(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def is_line(shape: tuple[int, ...]) -> bool:
-    """Whether a generated picture is so much wider than high that it shows a line of text."""
+    """Whether a shape is that of a generated picture so much wider than high (`WIDE`) that it shows a line of text."""
     layout = _picture_axes(shape)
     return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
 
 
 def draw_pictures(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
-    """Generated pictures, float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is
-    that of one; each picture of a batch is another."""
+    """Generated pictures, float32 of 0 to 1, in a shape that `is_picture`: a page, a scene or patches by ``index``, the
+    sample's number; lines of text where `is_line`. Each picture of a batch is another."""
     layout = _picture_axes(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
     paint = paint_line if is_line(shape) else (paint_page, paint_scene, paint_patches)[index % 3]
-    rest = [size for axis, size in enumerate(shape) if axis not in layout]
-    count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
+    batch = [size for axis, size in enumerate(shape) if axis not in layout]
+    count, channels = int(np.prod(batch, dtype=np.int64)), shape[layout[0]]
     painted = np.stack([_colour(numbers, paint(numbers, height, width), channels) for _ in range(count)])
-    whole = painted.reshape(*rest, channels, height, width)
+    whole = painted.reshape(*batch, channels, height, width)
     return np.ascontiguousarray(np.moveaxis(whole, (-3, -2, -1), layout))
 
 
 def _colour(numbers: RandomNumbers, gray: Array, channels: int) -> Array:
-    """Of a generated picture: channels of a gray one, with one tint in dark parts, another elsewhere, and noise."""
+    """Makes a generated picture of a gray one [height, width] of 0 to 1: [channels, height, width] of 0 to 1, with one
+    tint in dark parts, another elsewhere, and noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
     picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)
@@ -118,7 +120,7 @@ def _colour(numbers: RandomNumbers, gray: Array, channels: int) -> Array:
 
 
 def paint_scene(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture: a shaded ground with boxes and discs upon it, each of a shade that changes across it."""
+    """A generated picture [height, width] of 0 to 1: a shaded ground with shaded boxes and discs upon it."""
     rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
     across = (rows / np.float32(height) + columns / np.float32(width)) * np.float32(0.5)
     found: Array = np.float32(0.3) + np.float32(0.4) * across
@@ -132,7 +134,8 @@ def paint_scene(numbers: RandomNumbers, height: int, width: int) -> Array:
 
 
 def paint_page(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture: dark lines of text on white, and ruled lines: one line of text where no more have room."""
+    """A generated picture [height, width] of 0 to 1: dark lines of text on white, and ruled lines; only one line of
+    text where no more have room."""
     if height < ROOM:
         return paint_line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
@@ -147,7 +150,8 @@ def paint_page(numbers: RandomNumbers, height: int, width: int) -> Array:
 
 
 def _write_letters(numbers: RandomNumbers, row: Array, scale: int) -> None:
-    """Into a generated picture: letters from left to right, with gaps between words."""
+    """Writes letters into ``row``, a view of a generated picture, from left to right, with gaps between words; in
+    place. ``scale``: points that make one bit of a glyph; the row is `ROWS` times that high."""
     step = scale * (COLUMNS + 1)
     for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
         if chosen < len(GLYPHS):
@@ -157,7 +161,8 @@ def _write_letters(numbers: RandomNumbers, row: Array, scale: int) -> None:
 
 
 def _glyph_ink(chosen: int, height: int, width: int) -> Array:
-    """Of a generated picture: where a letter has ink, at a size of its own."""
+    """Of a generated picture: where letter number ``chosen`` of `GLYPHS` has ink, bool [height, width]: its 7 rows and
+    5 columns enlarged."""
     bits = list(GLYPHS.values())[chosen]
     small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
     drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
@@ -165,7 +170,8 @@ def _glyph_ink(chosen: int, height: int, width: int) -> Array:
 
 
 def paint_line(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture: one line of text as high as it is: narrow letters of several widths, soft as a scan."""
+    """A generated picture [height, width] of 0 to 1: one line of text over most of its height: narrow letters of
+    several widths, soft as a scan."""
     found = np.full((height, width), PAPER, np.float32)
     share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
     tall = height * (6 + share) // 10
@@ -181,7 +187,7 @@ def paint_line(numbers: RandomNumbers, height: int, width: int) -> Array:
 
 
 def _soften(sharp: Array) -> Array:
-    """A generated picture with each point replaced by the mean of itself and its neighbours, as by a lens."""
+    """A generated picture blurred as by a lens, along each axis: half of a point, a quarter of either neighbour."""
     for axis in (0, 1):
         wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
         size = sharp.shape[axis]
@@ -191,7 +197,7 @@ def _soften(sharp: Array) -> Array:
 
 
 def paint_patches(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture: patches with edges between them, coarse and fine, and noise."""
+    """A generated picture [height, width] of 0 to 1: patches with edges between them, coarse and fine, and noise."""
     found: Array = numbers.uniform((height, width)) * np.float32(0.1)
     for patch, share in ((32, 0.6), (6, 0.3)):
         coarse = numbers.uniform((-(-height // patch), -(-width // patch)))
@@ -210,8 +216,8 @@ VOICES = 8  # harmonics
 
 
 def draw_sound(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
-    """Generated sound, waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that
-    glide, noise; each sample has its own loudness, and a stretch of zeros at its end."""
+    """Generated sound, float32 waves of -1 to 1 along the last axis: speech-like syllables, or tones in every third
+    sample. ``index``, the sample's number, sets loudness and noise; the last tenth is zeros."""
     length, rows = shape[-1], int(np.prod(shape[:-1], dtype=np.int64))
     found = np.empty((rows, length), np.float32)
     paint = (_draw_speech, _draw_tones, _draw_speech)[index % 3]
@@ -226,7 +232,7 @@ def draw_sound(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Ar
 
 
 def _draw_speech(numbers: RandomNumbers, length: int) -> Array:
-    """Generated sound: syllables: harmonics of a gliding pitch, or noise, or nothing."""
+    """Generated sound of ``length`` samples, of any loudness: syllables that swell: vowels, noise, or nothing."""
     wave = np.zeros(length, np.float32)
     for start in range(0, length, SYLLABLE):
         size = min(SYLLABLE, length - start)
@@ -252,7 +258,7 @@ def _draw_vowel(numbers: RandomNumbers, size: int) -> Array:
 
 
 def _draw_tones(numbers: RandomNumbers, length: int) -> Array:
-    """Generated sound: three tones that come and go, and one that rises."""
+    """Generated sound of ``length`` samples, of any loudness: three tones that come and go, and one that rises."""
     place = np.arange(length, dtype=np.int64)
     wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
     for tone in range(3):
@@ -262,7 +268,7 @@ def _draw_tones(numbers: RandomNumbers, length: int) -> Array:
 
 
 def _sine(phase: Array) -> Array:
-    """For generated sound: a sine of a phase in 65536ths of a turn, approximated by two parabolas."""
+    """For generated sound: minus the sine of a phase in 65536ths of a turn (int64), approximated by two parabolas."""
     turn = (phase % TURN).astype(np.float32) / np.float32(TURN // 2) - np.float32(1)
     wave: Array = 4 * turn * (1 - np.abs(turn))
     return wave
@@ -274,8 +280,8 @@ SPECTRA = ((-1.0, 2.0), (-11.0, 13.0), (-0.3, 2.0))  # least value and span, by 
 
 
 def draw_spectrum(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
-    """A generated spectrogram: logarithms of power, time by frequency: harmonics that move, less of them high up,
-    pauses, a noisy floor."""
+    """Generated spectrograms, float32 [..., time, bands]: harmonics that move, less of them high up, pauses, a noisy
+    floor. ``index``, the sample's number, sets the range: scaled, logarithms of power, whitened (`SPECTRA`)."""
     time, bands = shape[-2:]
     rows = int(np.prod(shape[:-2], dtype=np.int64))
     place = np.arange(bands, dtype=np.int64)

@@ -31,10 +31,12 @@ ENOUGH = 0.25  # of the samples: so many that are decided tell of the others
 
 @dataclass(frozen=True)
 class Judged:
-    """``error`` is ``off`` over ``size``: of a difference and a reference in one unit, ``size`` at least ``least``.
+    """What a metric says of one output of one sample: ``off``, the size of the difference, and ``size``, that of the
+    reference, in one unit, whose quotient is the error.
 
     Attributes:
-        sort: what the output was taken for.
+        least: what ``off`` is measured against at least.
+        sort: what the output was taken for, as the report names it: "numbers", "tokens", ...
         scaled: whether the output's scale over the samples is a floor as well.
         undecided: whether it says nothing of others: probabilities without a clear class in any row, or numbers that
             run away.
@@ -55,11 +57,14 @@ class Judged:
         """The error of one output of one sample: ``off`` over the largest of ``size``, ``least`` and, where it is
         ``scaled``, `SCALE_SHARE` of the output's ``scale``. Infinite for a difference where all three are 0."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
-        return self.off / size if size else 0.0 if not self.off else math.inf
+        if not size:
+            return math.inf if self.off else 0.0
+        return self.off / size
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
-    """For a metric: an error that occurred: of 8 samples the 90th percentile is the eighth."""
+    """For a metric: the quantile ``share`` (0 to 1) of some errors, at least one: always an error that occurred: of 8
+    samples the 90th percentile is the eighth."""
     return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
 
 
@@ -101,8 +106,6 @@ class Scores(Spread):
     @property
     def decisive(self) -> float:
         """The error that is compared with the tolerance: the mean, or the 90th percentile."""
-        if not all(map(math.isfinite, self.errors)) and self.over_all:
-            return math.inf
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
 
     def to_dict(self) -> JsonObject:
@@ -118,7 +121,7 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """One output of one sample.
+    """How one output of one sample differs from the reference's.
 
     ``error`` is the root mean square of the difference over that of the reference, of what is finite in it, and over
     ``FLOOR`` where the reference is smaller; infinite where one element is not finite in the result or the reverse, and
@@ -145,7 +148,8 @@ class OutputDifference:
 
 
 def compare_outputs(reference: Result, result: Result) -> OutputDifference:
-    """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
+    """Compares an output with the reference's: arrays, maps, sequences of them, or nothing (an empty optional). What
+    differs in shape or kind has an infinite error and a reason."""
     if isinstance(reference, list) or isinstance(result, list):
         return _compare_sequences(reference, result)
     if isinstance(reference, dict) or isinstance(result, dict):
@@ -181,7 +185,8 @@ def _compare_maps(reference: Result, result: Result) -> OutputDifference:
 
 
 def _compare_sequences(reference: Result, result: Result) -> OutputDifference:
-    """Error between two outputs that are sequences, element by element: the worst one counts."""
+    """Error between two outputs that are sequences, element by element: that of the worst one, counts added up.
+    Elements of which the reference gives nothing finite count where all are such, or numbers are lost in them."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _incomparable("sequences of different lengths")
     parts = [compare_outputs(a, b) for a, b in zip(reference, result, strict=True)]
@@ -202,8 +207,8 @@ def _compare_sequences(reference: Result, result: Result) -> OutputDifference:
 
 
 def _compare_floats(reference: Array, result: Array) -> OutputDifference:
-    """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
-    zeros may differ by a little."""
+    """Error between two float arrays of one shape: relative L2 over what is finite in both, infinite unless infinities
+    and NaN agree. The norm has a floor, so that zeros may differ by a little."""
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -216,8 +221,12 @@ def _compare_floats(reference: Array, result: Array) -> OutputDifference:
     silent = bool(want.size) and not known.any()
     root = float(kept.sum()) ** 0.5
     smallest = FLOOR * root / scale
-    error = math.inf if mismatches or silent else off / max(norm, smallest) if kept.any() else 0.0
-    cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
+    error = math.inf
+    if not (mismatches or silent):
+        error = off / max(norm, smallest) if kept.any() else 0.0
+    cosine = None
+    if norm and other:
+        cosine = max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
     same = _same_argmax(want, got)
     rms = scale / (root or 1.0)
@@ -229,7 +238,8 @@ def _compare_floats(reference: Array, result: Array) -> OutputDifference:
 
 
 def _same_argmax(want: Array, got: Array) -> tuple[int, int] | None:
-    """Of two outputs: rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
+    """Of two outputs: how many rows along the last axis have their largest element at the same place, of how many; None
+    for rows of one element, or none. A NaN agrees with nothing.
 
     Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""
     if not want.ndim or want.shape[-1] < 2 or not want.size:
@@ -240,14 +250,15 @@ def _same_argmax(want: Array, got: Array) -> tuple[int, int] | None:
 
 
 def part_error(part: OutputPart, found: OutputDifference) -> float:
-    """The error of a part in one sample; 0 where it was not compared."""
+    """The relative error of a part of an output in one sample, compared as ``found``; 0 where the part is not in it."""
     slices = next((each for each in found.slices if each.axis == part.axis), None)
     return part.error(slices, FLOOR) if slices is not None and len(slices.size) > part.places.max() else 0.0
 
 
 @dataclass
 class Agreement(Spread):
-    """One output over all samples: what was seen of each, and what a metric says where one was asked for.
+    """One output over all samples: what was seen of each (``parts``), and what a metric says of each (``judged``, empty
+    where none was asked for).
 
     ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
     finite elements, ``nonfinite_mismatches``: those that are not finite on one side alone.
@@ -265,7 +276,7 @@ class Agreement(Spread):
     floating: bool = False
 
     def add(self, found: OutputDifference, judged: Judged | None = None) -> None:
-        """Takes in another sample, and what a metric says of it."""
+        """Takes in the difference of another sample, and what a metric says of it, always or never."""
         self.parts.append(found)
         self.compared += found.compared
         self.infinite += found.infinite
@@ -297,7 +308,7 @@ class Agreement(Spread):
 
     @property
     def reason(self) -> str:
-        """Why something could not be compared, unless the metric could."""
+        """Why an output could not be compared in the first sample where the metric could not either; "" for none."""
         known = [bool(judged) and math.isfinite(judged.off) for judged in self.judged] or [False] * len(self.parts)
         return next((p.reason for p, told in zip(self.parts, known, strict=True) if p.reason and not told), "")
 
@@ -322,8 +333,8 @@ class Agreement(Spread):
         return self.informative(self.errors)
 
     def informative(self, numbers: list[Told]) -> list[Told]:
-        """Those of samples whose reference says something, all if none does. Undecided ones do not where enough others
-        do."""
+        """Of ``numbers``, one for each sample: those of the samples that say something: whose reference is finite
+        somewhere, and which are decided if `ENOUGH` are. All of them where no sample says anything."""
         silent = self.silent
         heard = [i for i in range(len(numbers)) if i not in silent]
         decided = [i for i in heard if not (i < len(self.judged) and self.judged[i].undecided)]
@@ -354,7 +365,8 @@ class Agreement(Spread):
 
     @property
     def scale(self) -> float:
-        """The output's scale by the metric: the median over the samples that have something to compare."""
+        """The output's scale by the metric: the median of ``size`` over the samples that have something to compare; 0.0
+        where none has."""
         both = zip(self.judged, self.parts, strict=False)
         told = self.informative([judged.size if part.compared else math.inf for judged, part in both])
         sizes = [size for size in told if math.isfinite(size)]
@@ -413,10 +425,12 @@ class Agreement(Spread):
 
 
 def deciding_part(output: Agreement) -> tuple[str, list[float]] | None:
-    """The part by which an output is held against the tolerance, with its errors; None where the whole decides."""
+    """The part by which an output is held against the tolerance: its name, and its error in each sample; None where the
+    whole decides."""
     part, errors = max(output.by_part, key=lambda found: quantile(found[1], QUANTILE), default=(None, [0.0]))
-    decides = part is not None and quantile(errors, QUANTILE) / PART >= output.held.decisive
-    return (part.name, errors) if part is not None and decides else None
+    if part is None or quantile(errors, QUANTILE) / PART < output.held.decisive:
+        return None
+    return part.name, errors
 
 
 # -- what a model is like, whatever is low in it ----------------------------------------------------------------------
@@ -455,23 +469,24 @@ def _round_to(value: Result, dtype: str) -> Result:
 
 
 def _is_finite(value: Result) -> bool:
-    """Whether no number of an output is infinite or NaN."""
+    """For the sensitivity of a model: whether a rounded input holds no infinity and no NaN."""
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
-LIKELY = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they like
+SMALL_ROLES = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they like
 LOST = 0.1  # of the size of an output below the floor
 
 
 def vanishing_output(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
-    """For the verdict: the output too small for float16, in words ("" for none): the measure's floor calls it right.
+    """For the verdict: a sentence on the first output that is too small for float16 ("" for none), which the measure's
+    floor calls right.
 
     It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``roles``: what
     `roles_of` says of the outputs; probabilities may be that small.
     """
     for output in outputs:
         largest = max((size for _, size in output.sizes), default=FLOOR)
-        if largest >= FLOOR or roles.get(output.name) in LIKELY:
+        if largest >= FLOOR or roles.get(output.name) in SMALL_ROLES:
             continue
         lost = median(off / size for off, size in output.sizes)
         if lost >= LOST:

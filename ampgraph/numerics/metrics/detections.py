@@ -16,7 +16,8 @@ NEAR = 0.1  # without boxes: the largest distance of partners, of each column's 
 
 @dataclass(frozen=True)
 class Pairing:
-    """(row of the reference, row of the result) of partners, in the reference's order, and how many rows there are."""
+    """Which rows of two outputs are partners: ``pairs`` of (row of the reference, row of the result), in the order of
+    the reference; ``rows``: how many either side has."""
 
     pairs: tuple[tuple[int, int], ...]
     rows: tuple[int, int]
@@ -39,12 +40,13 @@ class Pairing:
 
 
 def _rows_shape(array: Array, rows: Array) -> tuple[int, ...]:
-    """Paired rows of detections: the shape of an array with as many rows as ``rows``."""
+    """Paired rows of detections: the shape of ``array`` with as many rows as ``rows`` names."""
     return (len(rows), *array.shape[1:])
 
 
 def box_columns(rows: Array) -> int | None:
-    """Of detections: where in rows [n, k] a box begins, as two corners; None where no four columns are one.
+    """Of detections: the column of rows [n, k] at which a box begins, four columns of two corners, the second not less
+    than the first; None where none does. The last four columns are tried first.
 
     The columns beside it must be classes (whole numbers) or scores (0 to 1).
     """
@@ -86,7 +88,8 @@ def pair_rows(reference: Array, result: Array, ours: Sequence[Array] = (), their
 
 
 def _best_pairs(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Of detections: pairs of rows (reference, result), the best candidate first, each row once."""
+    """Of detections: pairs of rows (reference, result), each row once, in order, taken from ``candidates`` (-nearness,
+    distance in place, row, row), which are sorted, the best first."""
     ours: set[int] = set()
     theirs: set[int] = set()
     pairs = []
@@ -99,7 +102,7 @@ def _best_pairs(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[in
 
 
 def are_whole(array: Array) -> bool:
-    """Of detections: whether an array holds whole numbers alone, as classes do."""
+    """Of detections: whether an array holds whole numbers alone, of any type, as classes do."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 

@@ -81,9 +81,10 @@ def metric_of(given: str | Function | None, roles: Mapping[str, str] | None = No
 
 @dataclass
 class Metric:
-    """One of METRICS, or a function of the user's own, whose ``name`` is where it is.
+    """One of METRICS by ``name``, or a ``function`` of the user's own, whose ``name`` says where it is defined.
 
-    ``roles``: what the reference's outputs are; ``sorts``: by output, as its first sample shows it."""
+    ``roles``: what the reference's outputs are, as `roles_of` says; ``sorts``: what "auto" takes each output for, which
+    its first sample decides."""
 
     name: str
     roles: Mapping[str, str]
@@ -92,7 +93,7 @@ class Metric:
 
     @property
     def over_all(self) -> bool:
-        """Whether errors are shares, whose mean over the samples is judged."""
+        """Whether this metric's errors are shares, whose mean over the samples is judged."""
         return self.function is None and self.name in OVER_ALL
 
     def judge(
@@ -111,9 +112,9 @@ class Metric:
             if name not in judged and self._is_about(want):
                 got = result[name]
                 found = compare_outputs(want, got) if parts is None else parts[name]
-                sort = (
-                    self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort_of(name, found, want))
-                )
+                sort = self.name
+                if sort == "auto":
+                    sort = self.sorts.setdefault(name, self._sort_of(name, found, want))
                 absent = sort == NUMBERS and self.roles.get(name) == PROBABILITIES and _finds_nothing(want)
                 judged[name] = replace(_judge_as(sort, found, want, got), absent=absent)
         if not judged and reference:
@@ -122,7 +123,8 @@ class Metric:
         return judged
 
     def _is_about(self, want: Result) -> bool:
-        """Whether the metric has something to say of an output: classes for argmax, integers for tokens."""
+        """Whether the metric has something to say of an output by itself: of one with classes for argmax and logits, of
+        integers for tokens, of none for detections."""
         if self.name in ("argmax", "logits"):
             return _has_classes(want)
         if self.name == TOKENS:
@@ -130,7 +132,8 @@ class Metric:
         return self.name != "detections"
 
     def _sort_of(self, name: str, found: OutputDifference, want: Result) -> str:
-        """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
+        """What the metric "auto" takes an output for: tokens if integers; probabilities or their logarithms if the
+        graph says so and the numbers allow it, or if rows sum to one; else numbers."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
         if not found.floating or found.nested:
@@ -142,7 +145,8 @@ class Metric:
         return PROBABILITIES if likely else NUMBERS
 
     def _judge_detections(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
+        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row; {} for none
+        such. "auto" looks only at outputs that the graph says are selected rows."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
@@ -156,14 +160,13 @@ class Metric:
 
 
 def _judge_as(sort: str, found: OutputDifference, want: Result, got: Result) -> Judged:
-    """One output of one sample, by one of METRICS or by its role.
+    """Judges one output of one sample as ``sort``, one of METRICS or a role; ``found``: its difference by relative L2.
 
-    An error that has no floor of its own stands for itself: of integers, sequences, maps, and of what cannot be
-    compared."""
+    That stands as it is for integers, sequences, maps, and for what cannot be compared."""
     if sort == TOKENS:
         return _token_error(found, np.asarray(want), np.asarray(got))
     if not found.floating or not math.isfinite(found.error) or (found.nested and sort != "cosine"):
-        return _judge_by_error(found, "classes" if sort == "argmax" and not found.floating else "")
+        return _judge_by_error(found, "classes" if sort == "argmax" and not found.floating else "")  # integers
     if sort == "cosine":
         return Judged(1 - found.cosine if found.cosine is not None else float(found.error > 0), sort=sort)
     if sort == "max":
@@ -186,8 +189,8 @@ def _judge_as(sort: str, found: OutputDifference, want: Result, got: Result) -> 
 
 
 def _off_where_decided(found: OutputDifference, want: Result, got: Result) -> tuple[float, bool]:
-    """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
-    share `SELDOM` of all; and whether no row has one."""
+    """For a metric: the root mean square of an output's difference, and whether it has no row with a clear class. If
+    its rows sum to one, those without a clear class weigh as at most the share `SELDOM` of all; else none is such."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off, False
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -199,13 +202,13 @@ def _off_where_decided(found: OutputDifference, want: Result, got: Result) -> tu
 
 
 def _judge_by_error(found: OutputDifference, sort: str = "") -> Judged:
-    """By a metric: judged by the relative error alone."""
+    """By a metric: judged by the relative error alone; ``sort`` "": numbers or integers."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
 def _token_error(found: OutputDifference, ours: Array, theirs: Array) -> Judged:
     """For a metric: the share of integers that differ, place by place; what one side lacks at the end of the last axis
-    differs."""
+    differs. ``found``: their difference, which has a reason where the shapes differ."""
     whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
     if not found.reason or not whole or not ours.ndim == theirs.ndim > 0 or ours.shape[:-1] != theirs.shape[:-1]:
         return _judge_by_error(found, TOKENS)
@@ -216,7 +219,7 @@ def _token_error(found: OutputDifference, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """For a metric: probabilities over the classes."""
+    """For a metric: probabilities over the classes of float64 scores; NaN in a row whose largest is not finite."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -230,7 +233,7 @@ def _class_axis(array: Array) -> int:
 
 
 def _has_classes(value: Result) -> bool:
-    """For a metric: whether an output says which class is where, or holds classes."""
+    """For a metric: whether an output holds scores of more than one class, or classes as integers."""
     if value is None or isinstance(value, (list, dict)):
         return False
     array = np.asarray(value)
@@ -238,13 +241,13 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
-    """For a metric: whether all numbers of an output are from 0 to 1, as probabilities are."""
+    """For a metric: whether an output holds floats, all from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
 
 def _finds_nothing(value: Result) -> bool:
-    """For a metric: whether an output holds probabilities that are all below what something that is there has."""
+    """For a metric: whether an output holds probabilities that are all below `THERE`, as of things that are absent."""
     return _within_one(value) and float(np.asarray(value).max()) < THERE
 
 
@@ -267,7 +270,9 @@ def _are_boxes(want: Array, got: Array) -> bool:
 
 
 def _judge_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[str, Judged]:
-    """Detections: each output of the set, its rows beside their partners."""
+    """Judges detections, each output by its rows beside their partners; counts of rows too, other outputs not.
+
+    ``arrays``: reference and result by output; ``boxes``: the one by which rows are paired, [n, k] or [batch, n, k]."""
     depth = arrays[boxes][0].ndim - 1
     sizes = [side.shape[:depth] for side in arrays[boxes]]
     beside = {
@@ -278,13 +283,11 @@ def _judge_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[s
     flat = {n: [a if depth == 2 else a[None] for a in both] for n, both in beside.items()}
     classes = [n for n, (want, got) in beside.items() if want.ndim == depth and are_whole(want) and are_whole(got)]
     ours, theirs = flat[boxes]
-    pairings = [
-        pair_rows(
-            *(side[b].astype(np.float64) for side in (ours, theirs)),
-            *([flat[n][i][b] for n in classes] for i in (0, 1)),
-        )
-        for b in range(len(ours))
-    ]
+    pairings = []
+    for b in range(len(ours)):
+        rows = (side[b].astype(np.float64) for side in (ours, theirs))
+        rows_classes = ([flat[name][side][b] for name in classes] for side in (0, 1))
+        pairings.append(pair_rows(*rows, *rows_classes))
     judged = {name: _judge_aligned(both, pairings) for name, both in flat.items()}
     for name, (want, got) in arrays.items():
         if name not in judged and _holds_row_counts(want, got, pairings):
@@ -293,8 +296,8 @@ def _judge_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[s
 
 
 def _judge_aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
-    """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
-    row without partner."""
+    """Judges one output of detections (``both`` sides, [batch, n, ...]) by relative error after rows were paired, batch
+    by batch; zeros stand beside a row without partner."""
     parts = [pairing.align(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = compare_outputs(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
@@ -303,7 +306,7 @@ def _judge_aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
 
 
 def _holds_row_counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Of detections: whether an integer output says how many rows of the others count."""
+    """Of detections: whether integers say on both sides how many rows each batch of the others has."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
@@ -332,7 +335,7 @@ def load_function(text: str) -> Function:
 
 
 def _from_file(path: Path) -> Result:
-    """The module of a file with the user's metric."""
+    """The module that a file with the user's metric makes when it runs. Raises what it raises, FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -344,8 +347,8 @@ def _from_file(path: Path) -> Result:
 
 
 def address_of(function: Function) -> str:
-    """Where another process finds the function that is the user's metric, empty if nowhere: what is defined in a
-    function or a session is not."""
+    """Where another process finds the function that is the user's metric, as `load_function` takes it; empty if
+    nowhere: it is defined in a function or a session."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier():
         return ""
@@ -357,7 +360,8 @@ def address_of(function: Function) -> str:
 
 
 def _call_function(function: Function, name: str, reference: Outputs, result: Outputs) -> float:
-    """What the user's metric says of one sample. AmpError AMP312 where it raises, or gives no error from 0 on."""
+    """The error that the user's metric gives for one sample; ``name``: for messages. Raises AmpError AMP312 where it
+    raises anything but an AmpError, or gives no number from 0 on."""
     try:
         found = function(dict(reference), dict(result))
     except AmpError:
@@ -377,7 +381,7 @@ def _call_function(function: Function, name: str, reference: Outputs, result: Ou
 
 
 def _widen_low(value: Result) -> Result:
-    """For the user's metric: low types as float32, which every library knows."""
+    """For the user's metric: an output with low types as float32, which every library knows; lists by element."""
     if isinstance(value, list):
         return [_widen_low(item) for item in value]
     return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.name in LOW else value

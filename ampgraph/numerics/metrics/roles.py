@@ -12,15 +12,15 @@ NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log prob
 
 
 def roles_of(flow: Dataflow) -> dict[str, str]:
-    """What each output holds: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves
-    alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else
-    ``numbers``."""
+    """What each output of a model holds, by its name: ``probabilities`` and ``log probabilities`` that a softmax or
+    sigmoid makes and moves alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top
+    k), else ``numbers``."""
     names = {value: flow.values[value].name for value in flow.scopes[0].outputs}
     return {name: _role(flow, value) for value, name in names.items()}
 
 
 def _role(flow: Dataflow, value: int) -> str:
-    """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
+    """What an output holds, as `roles_of` says it, by the operators that its value comes from."""
     if any(_picks_rows(flow, op) for op in _operators_before(flow, value)):
         return ROWS
     maker = _computing_operator(flow, value)
@@ -32,7 +32,8 @@ def _role(flow: Dataflow, value: int) -> str:
 
 
 def _computing_operator(flow: Dataflow, value: int) -> Op | None:
-    """What an output holds: the operator that computes a value's elements, in an If's first branch if that gives it."""
+    """For what an output holds: the operator that computes a value's elements, which moves only pass on; of an If that
+    of its first branch. None for an input and a stored tensor."""
     op = flow.writer(value)
     while op is not None:
         if op.role == "If":
@@ -47,7 +48,7 @@ def _computing_operator(flow: Dataflow, value: int) -> Op | None:
 
 
 def _operators_before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """For what an output holds: the operators that a value comes from, back to the products."""
+    """For what an output holds: the operators that a value comes from, back to the products, these included."""
     return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 

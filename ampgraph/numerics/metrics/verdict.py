@@ -41,6 +41,7 @@ class Compared:
         metric: what judges a sample.
         numbers_first: classes and indices, which flip where scores tie, count only if there is no other output.
         whole: what the metric says of samples as a whole, where it does that.
+        found: each output over the samples, by name.
     """
 
     metric: Metric
@@ -67,7 +68,7 @@ class Compared:
 
     @property
     def outputs(self) -> list[Agreement]:
-        """Each output over the samples; ``counts`` says whether it is judged."""
+        """Each output over the samples; its ``counts`` says whether it is judged, which this sets."""
         outputs = list(self.found.values())
         if self.numbers_first:
             floating = any(output.floating for output in outputs)
@@ -113,7 +114,8 @@ class Compared:
         return all_within(self.outputs, self.overall, tolerance)
 
     def error_of(self, expected: Outputs, result: Outputs) -> float:
-        """The largest error of another run on one of the samples, against the scales over all of them."""
+        """The largest error of another run on one of the samples, against the scales over all that were added; it is
+        not added itself."""
         parts = {name: compare_outputs(value, result[name]) for name, value in expected.items()}
         if any(parts[output.name].nonfinite_mismatches for output in self._must_be_finite):
             return math.inf
@@ -123,15 +125,16 @@ class Compared:
         return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in scored.items())), default=0.0)
 
     def distance(self, expected: Outputs, result: Outputs) -> float:
-        """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
-        nothing of small errors."""
+        """How far the worst output of another run on a sample is from the reference's by relative L2, whatever the
+        metric: a share of places says nothing of small errors."""
         found = [compare_outputs(expected[output.name], result[output.name]) for output in self._must_be_finite]
         return max((math.inf if each.nonfinite_mismatches else each.error for each in found), default=0.0)
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 
     def verdict(self, tolerance: float, generated: bool) -> CheckVerdict:
-        """Right, doubtful or missed, and by how much at which output."""
+        """The verdict on all samples: right, doubtful or missed, and by how much at which output; unchecked where the
+        reference gives nothing finite. ``generated``: whether the samples are: with ``numbers_first`` half decide."""
         lenient = generated and self.numbers_first
         scored = [output for output in self._judged if not output.mute]
         scored += [output for output in self._must_be_finite if output.nonfinite_mismatches and output not in scored]
@@ -162,7 +165,7 @@ class Compared:
     def unsure(self, tolerance: float) -> bool:
         """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close.
 
-        Who stops as soon as half of them miss stops at every half that comes by chance."""
+        A search that ended as soon as half of them miss would end at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
         if verdict.missed:
             return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
@@ -183,7 +186,8 @@ def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: 
 
 
 def _misses(output: Agreement, tolerance: float, lenient: bool) -> bool:
-    """For the verdict: whether an output misses the tolerance; ``lenient``: for generated samples half have to."""
+    """For the verdict: whether an output misses the tolerance, or is not finite where it should be. ``lenient``: as for
+    generated samples, only if half of them miss (all of fewer than `SIX`, one alone by far)."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
@@ -194,7 +198,8 @@ def _misses(output: Agreement, tolerance: float, lenient: bool) -> bool:
 
 
 def _is_doubtful(output: Agreement, tolerance: float) -> bool:
-    """For the verdict of the check: whether so many samples miss, or come so close, that one of the user's may miss."""
+    """For the verdict of the check: whether so many generated samples miss (twice counted if by far), or come so close,
+    that one of the user's may miss: more than one, and more than one of `EIGHT`."""
     errors = output.held.errors
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
@@ -237,7 +242,8 @@ class References:
         self._outputs.append({name: self._store_output(value) for name, value in outputs.items()})
 
     def _store_output(self, value: Any) -> Any:
-        """An output of the reference as it is held: in memory, or in a file once memory is full."""
+        """Stores an output of the reference; gives it back as it is held: itself, or an array in a file once those in
+        memory have `IN_MEMORY` bytes. Raises AmpError where the file cannot be written."""
         if isinstance(value, list):
             return [self._store_output(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
