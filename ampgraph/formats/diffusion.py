@@ -32,6 +32,7 @@ RHO, MEAN = 0.9, 0.5
 FEWEST_CHANNELS, STEPS = 8, 72  # channels and weights of a row that are rounded one after the other, in parts
 LANES = 1 << 12  # rows, times parts of a row, at the same time: what is read of them stays in the second cache
 EXPONENT, HALF = np.uint32(0x7F800000), 1 << 22
+SIGN = np.uint16(1 << 15)
 WIDE_BITS = 24  # significant bits of float32
 
 
@@ -81,7 +82,7 @@ def scaled_for_biases(weights: Array, biases: Array, low: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         factors = 1 + (low.astype(np.float64) - exact) * exact / (np.square(exact) + 1)
     factors[~np.isfinite(factors)] = 1
-    scaled: Array = weights.reshape(len(factors), -1) * factors[:, None]
+    scaled: Array = weights.reshape(len(factors), -1) * factors[:, None].astype(np.float32)
     return scaled
 
 
@@ -92,22 +93,22 @@ def diffused(exact: Array, plain: Array) -> Array:
     one and a half steps of the low type from what it was. A row with a number that is not finite is that of
     ``plain``."""
     rows, channels, *shape = plain.shape
-    places = math.prod(shape)
+    kernel, known, places = Kernel.of(tuple(shape)), low_type(plain.dtype.name), math.prod(shape)
     parts = -(-channels // max(FEWEST_CHANNELS, STEPS // places))
     size = -(-channels // parts)
-    whole = np.zeros((rows, parts * size, places), np.float32)
-    whole[:, :channels] = exact.reshape(rows, channels, -1)
-    some = max(1, LANES // parts)
+    low, given = plain.reshape(rows, -1).copy(), exact.reshape(rows, -1)
+    some, absent = max(1, LANES // parts), (parts * size - channels) * places
+    infinite = np.array(np.inf, plain.dtype).view(np.uint16)
     for start in range(0, rows, some):
-        block = whole[start : start + some]
-        lanes = np.ascontiguousarray(block.reshape(-1, size, places).transpose(1, 2, 0))
-        _diffuse(lanes, Kernel.of(tuple(shape)), low_type(plain.dtype.name))
-        block[:] = lanes.transpose(2, 0, 1).reshape(block.shape)
-    with np.errstate(over="ignore"):
-        low = whole[:, :channels].reshape(plain.shape).astype(plain.dtype)
-    odd = ~np.isfinite(low.reshape(rows, -1)).all(1)
-    low[odd] = plain[odd]
-    return low
+        block = given[start : start + some]
+        padded = np.pad(block, ((0, 0), (0, absent))) if absent else block
+        lanes = padded.reshape(-1, size * places).T.astype(np.float32, order="C")
+        _diffuse(lanes.reshape(size, places, -1), kernel, known)
+        with np.errstate(over="ignore"):
+            found = lanes.astype(plain.dtype).T.reshape(padded.shape)[:, : given.shape[1]]
+        finite = (found.view(np.uint16) & ~SIGN).max(1, keepdims=True) < infinite
+        np.copyto(low[start : start + some], found, where=finite)
+    return low.reshape(plain.shape)
 
 
 @np.errstate(invalid="ignore", over="ignore")  # rows that are not finite

@@ -483,7 +483,7 @@ def test_what_rounding_takes_is_given_to_stored_operands(body: str) -> None:
     assert errors["cuda"] <= 1.05 * errors["tensorrt"]  # as many roundings, others
 
 
-# The weights of a convolution's channel keep their sum: an even part of a picture is not shifted.
+# What rounding adds to a convolution's weight or bias is taken from the weights beside it.
 
 
 def test_an_even_picture_is_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,6 +495,26 @@ def test_an_even_picture_is_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None
     def shift() -> float:
         want, found = (y["y"].astype(np.float64) for y in float32_and_low(parse(text, known), feeds, "O2"))
         return float(np.linalg.norm((found - want).mean((0, 2, 3))) / np.linalg.norm(want.mean((0, 2, 3))))
+
+    together = shift()
+    monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
+    assert shift() > 3 * together
+
+
+def test_a_bias_does_not_shift_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a folded norm: the bias takes away the mean of what the weights give."""
+    random = np.random.default_rng(7)
+    w = random.normal(0, 0.1, (64, 4, 3, 3)).astype(np.float32)
+    x = random.normal(3, 0.3, (1, 4, 32, 32)).astype(np.float32)
+    text = "g (float[1,4,32,32] x) => (float[1,64,30,30] y) { y = Conv (x, w, b) }"
+    plain = parse("g (float[1,4,32,32] x) => (float[1,64,30,30] y) { y = Conv (x, w) }", {"w": w})
+    b = -run_strict(plain, {"x": x})["y"].mean((0, 2, 3)).astype(np.float32)
+
+    def shift() -> float:
+        want, found = (
+            y["y"].astype(np.float64) for y in float32_and_low(parse(text, {"w": w, "b": b}), {"x": x}, "O2")
+        )
+        return float(np.linalg.norm((found - want).mean((0, 2, 3))))
 
     together = shift()
     monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
