@@ -147,13 +147,13 @@ PARTS: Mapping[str, object] = {
     "rules.cancelling.Cancelling._weights": {},
     "rules.constants._tells_known_shape": False,
     "rules.integers._quantized_ops": [],
-    "rules.integers._between_quantized": [],
-    "rules.integers._scales": [],
-    "rules.integers._shrinks": False,
+    "rules.integers._ops_between_quantized": [],
+    "rules.integers._ops_computing_scales": [],
+    "rules.integers._scales_large_numbers": False,
     "rules.raw._scores_with_positions": [],
     "rules.raw.Angles._keeps_angles": False,
-    "rules.raw._from_integers": False,
-    "rules.raw._to_last_scale": [],
+    "rules.raw._is_of_integers": False,
+    "rules.raw._ops_to_last_scale": [],
     "rules.raw._divisor": 0.0,
     "rules.spectra.Spectra._adds_many": False,
     "rules.spectra.Spectra._is_raw": False,
@@ -162,7 +162,7 @@ PARTS: Mapping[str, object] = {
     "rules.thresholds._is_exact": False,
     "rules.thresholds._adds_up_exactly": False,
     "rules.weights._Reader._converted": {},
-    "rules.rule._crossed": [],
+    "rules.rule._units_passed_between": [],
     "rules.rule.reaches": [],
     "facts.squares.Squares._is_form": False,
     "facts.masks.Masks._shrinks": False,
@@ -181,7 +181,7 @@ PARTS: Mapping[str, object] = {
     "streams.StreamFinder._is_move": False,
     "fused_pairs.folded_into_product": "",
     "fused_pairs.goes_to_reader": False,
-    "classify._left_to_cut": "",
+    "classify._why_left_to_cut": "",
     "classify.masked_rows": (),
     "regions.beside_fusion": [],
     "regions.reads_float32_stream": None,
@@ -226,7 +226,7 @@ def _watch_parts() -> None:
         watched = _watched("parts", place, found, nothing)
         for one in [owner] if is_class else [m for m in _modules() if vars(m).get(name) is found]:
             setattr(one, name, watched)
-    derive = values.Values._found
+    derive = values.Values._derive_interval
 
     def derived(self: values.Values, value: int) -> values.Interval:
         result, op = derive(self, value), self.flow.writer(value)
@@ -234,7 +234,7 @@ def _watch_parts() -> None:
             _found["parts"].add(_named(self._rules[op.role]))
         return result
 
-    values.Values._found = derived  # type: ignore[method-assign]
+    values.Values._derive_interval = derived  # type: ignore[method-assign]
 
 
 def owner_of(place: str) -> tuple[Any, str, bool]:

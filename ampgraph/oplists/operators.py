@@ -1,7 +1,7 @@
 """The lists as data: which class an operator belongs to, and why.
 
 lists = load_op_lists(extra=["mine.toml"])
-lists.of("Conv")                                   # Listing(cls='allow', reason='...', source='ampgraph.toml:14')
+lists.entry("Conv")                                # Listing(cls='allow', reason='...', source='ampgraph.toml:14')
 lists.traits.has("Reshape", "moves")               # True
 """
 
@@ -47,9 +47,9 @@ class OpLists:
     own: frozenset[str] = frozenset()
     """Namespaces of the framework's names in the list, as ``aten``."""
     edited: frozenset[str] = frozenset()
-    """What a user's list speaks of."""
+    """Operators that a user's list speaks of."""
 
-    def of(self, kind: str) -> Listing | None:
+    def entry(self, kind: str) -> Listing | None:
         """The entry of an operator in the lists, or None: it is in no list and stays float32."""
         return self.listings.get(kind)
 
@@ -58,9 +58,9 @@ class OpLists:
         the list speaks of such names, else that of its kind, as in a user's list."""
         origin = flow.origin(op) if self.own and op.role not in self.edited else None
         if origin is None:
-            return self.of(op.role)
-        entry = next((entry for name in origin.names if (entry := self.of(name)) is not None), None)
-        own, classes = self.of(op.role), self.framework.classes
+            return self.entry(op.role)
+        entry = next((self.listings[name] for name in origin.names if name in self.listings), None)
+        own, classes = self.entry(op.role), self.framework.classes
         if entry and own and classes[entry.cls].at == FOLLOWS and classes[own.cls].at == "low":
             return own  # the exporter folded the named operator, a norm, into this one
         return entry
@@ -70,25 +70,25 @@ class OpLists:
         return iter(sorted(self.listings.items()))
 
     def at(self, cls: str, level: Level) -> str:
-        """What a level does with a class: ``low``, ``float32``, ``cut``, or a framework's own word."""
+        """What a level does with a class of the lists: ``low``, ``float32``, ``cut``, or a framework's own word."""
         named = self.framework.classes.get(cls)
-        return named.at_level(level.name) if named else level.of(cls)
+        return named.at_level(level.name) if named else level.of_class(cls)
 
     def classes_of(self, at: str) -> tuple[str, ...]:
-        """The classes of the lists that exist to be ``low``, or ``float32``."""
+        """The classes of the lists whose operators are ``low``, or ``float32``, where no level says otherwise."""
         named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
         return named or (("allow",) if at == "low" else ("deny", "fp32"))
 
     def unlisted(self, level: Level) -> str:
-        """What a level does with an operator in no list."""
+        """What a level does with an operator that is in no list: ``float32`` or `FOLLOWS`."""
         return "float32" if level.name == "O0" else self.framework.unlisted
 
 
 def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
-    """A policy's list; files in `extra` are merged over it in order, and the later one wins.
+    """A policy's lists; ``extra`` files, a user's lists, are merged over them in order, and the later one wins.
 
-    ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are products or
-    exact are everybody's.
+    ``name``: a file of op_lists, or the path of another. Slots, regions and traits, and which operators are products,
+    come from our own files whatever the policy.
     """
     users = user_files(extra, framework(name).names)
     return _merged_lists(str(name), users) if users else _as_shipped(str(name))

@@ -81,7 +81,7 @@ def mindspore_roles() -> Mapping[str, str]:
 def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
     """A row of `lists`, what is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name
     under which a user asked."""
-    listing = lists.of(kind)
+    listing = lists.entry(kind)
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))
     if listing is None:

@@ -118,7 +118,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
             ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
             if same and not wide:
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
-    sides = {cls: SIDES[options.level.of(cls)] for cls in ("allow", "infer")}
+    sides = {cls: SIDES[options.level.of_class(cls)] for cls in ("allow", "infer")}
     ties += [((found.unit,), LOW, found.why) for found in find_scalings(facts, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
@@ -148,7 +148,7 @@ def is_trusted(options: Options, region: Region) -> bool:
 def mistaken_epsilon(options: Options, region: Region) -> str:
     """Decision on a norm: why one that would be low is float32 inside: the target's kernel adds another epsilon."""
     form = options.kernels.fuses.get(region.kind)
-    if form is None or options.level.of(_class(options, region.kind)) != "low":
+    if form is None or options.level.of_class(_class(options, region.kind)) != "low":
         return ""
     taken = form.low_epsilon.get(options.dtype, 0.0)
     if not taken or math.isclose(region.epsilon, taken, rel_tol=1e-3):
@@ -194,18 +194,18 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
     """What the level says of a region, with the reason."""
-    listing, level = options.lists.of(governing), options.level
+    listing, level = options.lists.entry(governing), options.level
     cls = listing.cls if listing else "deny"
     source = listing.source if listing else "no list"
     name = "its product" if kind == "Bias" else f"{kind}, which these nodes compute"
-    rule = level.of(cls)
+    rule = level.of_class(cls)
     text = f"decided with {name}; {source}: {cls} at {level.name} is {rule}"
     return SIDES[rule], Why("region", text, BIAS if kind == "Bias" else kind)
 
 
 def _class(options: Options, kind: str) -> str:
     """Decision on a region: the list class of the operator that it stands for."""
-    listing = options.lists.of(kind)
+    listing = options.lists.entry(kind)
     return listing.cls if listing else ""
 
 

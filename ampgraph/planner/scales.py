@@ -34,23 +34,24 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
     """
     flow, options = facts.flow, facts.options
-    if not options.kernels.scaled or sides["allow"] != LOW or sides["infer"] != HIGH:
+    if not options.kernels.scaled_products or sides["allow"] != LOW or sides["infer"] != HIGH:
         return
     for op in flow.with_roles(facts.traits.operators("scalings")):
-        listing = options.lists.of(op.role)
+        listing = options.lists.entry(op.role)
         if not op.slots or listing is None or listing.cls != "infer":
             continue
         data = _scaled_value(facts, op)
         product = _product_beside(flow, options, op, data) if data != NONE else ""
         if product:
-            text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
+            fusion = options.kernels.scaled_products[product]
+            text = f"{product} takes this number into its kernel on {options.target}: {fusion}"
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
 def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
     """Those of some operators that scale what a product makes, before anybody else reads it."""
     flow, options = facts.flow, facts.options
-    if not options.kernels.scaled:
+    if not options.kernels.scaled_products:
         return frozenset()
     scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_made_by(flow, options, op, value) for value in op.inputs if value != NONE))
@@ -98,7 +99,7 @@ def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
     That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
     operand that is scaled.
     """
-    scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
+    scaled, uses = options.kernels.scaled_products, flow.uses[op.outputs[0]]
     readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
     if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
         return kind
@@ -109,4 +110,4 @@ def _made_by(flow: Dataflow, options: Options, op: Op, data: int) -> str:
     """The kind of the product that makes ``data``, where this operator alone reads it; empty for none."""
     writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
-    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""
+    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled_products else ""

@@ -172,5 +172,5 @@ class Inside:
 
 def _is_product(options: Options, op: Op) -> bool:
     """For a rewrite: whether the lists call an operator a product (class allow), which low types make faster."""
-    listing = options.lists.of(op.role) if op.slots else None
+    listing = options.lists.entry(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

@@ -72,7 +72,7 @@ class Masks:
         itself or becomes 0."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
-        span = self.truths.of(op.inputs[1 - place])
+        span = self.truths.interval(op.inputs[1 - place])
         return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
 
     def broken_number(self, op: Op) -> str:

@@ -155,7 +155,7 @@ def _verdicts_at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
             return "low"
         if operator.name in in_cells:  # low in a white cell, float32 elsewhere: no list can say that
             return "cut"
-        listing = lists.of(operator.kind)
+        listing = lists.entry(operator.kind)
         exact = listing is not None and listing.cls == "neutral"  # the same numbers in either type, so no casts for it
         return "cut" if exact else "float32"
 

@@ -44,7 +44,7 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
         if origin is not None:
             key = _call_key(flow, lists, op, origin)
         if key not in calls:
-            listing = lists.of(unnamed[op.id][1]) if in_region else lists.listing(flow, op)
+            listing = lists.entry(unnamed[op.id][1]) if in_region else lists.listing(flow, op)
             calls[key] = OperatorCall(listing, origin is not None)
         calls[key].ops.append(op)
         found.append(calls[key])
@@ -59,7 +59,7 @@ def _call_key(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
 
     A module that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other.
     """
-    module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.of(name)), None)
+    module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.entry(name)), None)
     if module is None:
         return op.scope, origin.group
     scope = origin.scopes[module]

@@ -111,7 +111,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
     if facts.options.dtype != "float16":
         return None
     if traits.has(op.role, "multiplies_up"):
-        small = facts.values.of(op.inputs[0]).size <= 1
+        small = facts.values.interval(op.inputs[0]).size <= 1
         return None if small else (f"{op.kind} multiplies many elements: the result leaves float16 early", [op])
     if op.id in facts.squares:
         return _square(facts, op, facts.squares[op.id])
@@ -127,7 +127,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
 def _square(facts: Facts, op: Op, value: int) -> Spoilt:
     """A square, or sum of squares, that may leave float16's range, with what takes its root; None where it fits."""
     count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
-    fits = count * facts.values.of(value).size ** 2 <= facts.low.largest
+    fits = count * facts.values.interval(value).size ** 2 <= facts.low.largest
     if fits and not facts.measured.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"

@@ -31,7 +31,7 @@ Path = Mapping[int, Op]
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
     """The sums and their difference, where the low type would round both to more than what is left."""
-    ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
+    ops, dtype = sight.compute_once(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
 

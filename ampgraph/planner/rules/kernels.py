@@ -117,7 +117,7 @@ def _not_taken(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
     if broken.odd and (sizes is None or not all(isinstance(size, int) and size % 2 for size in sizes)):
         return
     names = (*broken.runs, broken.mirrored)
-    found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
+    found = broken.failing_attribute({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
         found = f"operand {broken.without}"
     if broken.computed and any(v not in facts.stored for v in op.inputs[broken.computed :][:1] if v != NONE):
@@ -172,7 +172,7 @@ def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:
         return [v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) is not None and is_whole(v)]
 
     def is_whole(value: int) -> bool:
-        return flow.values[value].dtype == FLOAT32 and facts.truths.of(value).whole
+        return flow.values[value].dtype == FLOAT32 and facts.truths.interval(value).whole
 
     for writer in upstream(flow, further(op), further):
         if writer.slots:

@@ -34,7 +34,7 @@ def small_powers(sight: Sight, op: Op) -> Spoilt:
     divides = traits.has(op.role, "divides")
     value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
     divides |= bool(exponents)
-    ops = sight.of(Spectra).behind(op, value, narrow=divides)
+    ops = sight.compute_once(Spectra).behind(op, value, narrow=divides)
     verb = "divides by powers" if divides else "magnifies small powers"
     return (f"{op.kind} {verb}: {facts.options.dtype} rounds large ones by as much", ops) if ops else None
 

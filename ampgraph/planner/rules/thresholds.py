@@ -62,12 +62,12 @@ def _up_to(sight: Sight, op: Op) -> list[Op]:
 
 def _is_exact(facts: Facts, value: int) -> bool:
     """Whether a value holds whole numbers alone, as the low type has them."""
-    known = facts.values.of(value)
+    known = facts.values.interval(value)
     return known.whole and known.size <= facts.low.exact_up_to
 
 
 def _adds_up_exactly(facts: Facts, op: Op) -> bool:
     """Whether a product adds up whole numbers that the low type has, to no more than it counts."""
-    known = [facts.values.of(value) for value in op.inputs if value != NONE]
+    known = [facts.values.interval(value) for value in op.inputs if value != NONE]
     largest = depth(facts, op) * known[0].size * known[1].size + sum(one.size for one in known[2:])
     return all(one.whole for one in known) and largest <= facts.low.exact_up_to

@@ -11,7 +11,7 @@ from ...core.dataflow import FLOAT32, NONE, Value
 from ...core.plan import Note, Why
 from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
 from ..facts.facts import Facts
-from ..facts.values import Extent, fill
+from ..facts.values import Extent, fill_number
 from .rule import Findings, Ruling, Sight, runs
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
@@ -75,7 +75,7 @@ class _Reader:
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Rule on stored tensors: all of float32 that matter, or are filled, with extents; heeds what it holds."""
         flow = self.facts.flow
-        filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
+        filled = {op.outputs[0]: fill_number(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
             if value.dtype == FLOAT32 and value.weight and self._is_worth_reading(value):

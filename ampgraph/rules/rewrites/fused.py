@@ -244,8 +244,8 @@ def _is_better(known: Known, region: Region) -> bool:
         return False
     ops = touched(flow, (*options.fp32, *options.pinned))
     values = {*known.passing, *(v for op in ops for v in flow.ops[op].outputs)}
-    listing = options.lists.of(region.kind)
-    wide = listing is not None and options.level.of(listing.cls) == "float32"
+    listing = options.lists.entry(region.kind)
+    wide = listing is not None and options.level.of_class(listing.cls) == "float32"
     wide = wide or any(v in values for op in region.ops for v in (*op.inputs, *op.outputs))
     split = is_split(flow, options, region)
     by_power = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)

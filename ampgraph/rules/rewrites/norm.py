@@ -102,7 +102,7 @@ def _wanted(known: Known, region: Region) -> bool:
     flow, options = known.flow, known.options
     if not region.fixed or not 0 < region.since <= flow.opset or region.scale == NONE:
         return False
-    listing = options.lists.of(region.kind)
+    listing = options.lists.entry(region.kind)
     trusted = options.level.trusts_kernels(listing.cls if listing else "")
     inside = trusted and region.kind in options.kernels.float32_inside
     dear = is_fused(flow, options, region)
