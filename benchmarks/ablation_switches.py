@@ -166,9 +166,9 @@ PARTS: Mapping[str, object] = {
     "rules.rule.reaches": [],
     "facts.squares.Squares._is_form": False,
     "facts.masks.Masks._shrinks": False,
-    "facts.masks.Masks._hides_by_whole": False,
+    "facts.masks.Masks._is_times_truths": False,
     "facts.masks.Masks.most_added": 1,
-    "facts.sizes.OpenSizes._after": None,
+    "facts.sizes.OpenSizes._sizes_behind": None,
     "facts.sizes.OpenSizes.is_open": False,
     "facts.values._known_numbers": None,
     "facts.values._sizes": None,
@@ -188,12 +188,12 @@ PARTS: Mapping[str, object] = {
     "regions.fused_when_wide": False,
     "regions.bias_folded_into": None,
     "regions.mistaken_epsilon": "",
-    "regions._is_own": False,
+    "regions._is_decided_apart": False,
     "costs.Costs.is_cast_with_others": False,
     "ampgraph.rules.fusions.affine_behind": [],
     "ampgraph.rules.together.rounded_together": [],
-    "ampgraph.rules.together.LowStored.before": {},
-    "ampgraph.rules.together.LowStored._behind": {},
+    "ampgraph.rules.together.LowStored.parts_before": {},
+    "ampgraph.rules.together.LowStored._parts_behind": {},
     "ampgraph.rules.together.LowStored.holds_parameters": False,
     "ampgraph.rules.together.LowStored.holds_weights": False,
 }
@@ -295,13 +295,13 @@ def _rewrites() -> Iterator[Switch]:
 
 def _rewrite(name: str) -> Switch:
     """What is found by no class may matter to every plan."""
-    matters = (lambda seen: name in seen.rewrites) if steps.ordered([name]) else (lambda seen: True)
+    matters = (lambda seen: name in seen.rewrites) if steps.rewrite_classes([name]) else (lambda seen: True)
     return Switch("rewrite", name, matters, recipe={"rewrite": (f"{rewrites.WITHOUT}{name}",)})
 
 
 def _watch_rewrites() -> None:
     """Keeps the names of the rewrites that are found."""
-    for kind in steps.ordered(rewrites.rewrite_names()):
+    for kind in steps.rewrite_classes(rewrites.rewrite_names()):
         kind.find = _watched_find(kind.find)
 
 
@@ -384,7 +384,7 @@ def _trait_rows() -> Iterator[Switch]:
                 "positions": {one: place for one, place in entry.get("positions", {}).items() if one != kind},
             }
             data = {"traits": {**file.data["traits"], trait: {**entry, **fewer}}}
-            left = _pairs(trait_files.merged([replace(file, data=data)]))
+            left = _pairs(trait_files.merge_traits([replace(file, data=data)]))
             yield _by_pairs("row of a trait", f"{trait}: {kind}", whole - left)
 
 

@@ -214,13 +214,13 @@ def ready(
     are low.
 
     ``as_made``: for the target that a converted file was made for, where the recipe names none."""
-    from ..planner.resolve import made_for, resolve
+    from ..planner.resolve import resolve, with_target_of_file
 
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
     if as_made:
-        recipe = made_for(recipe, graph)
+        recipe = with_target_of_file(recipe, graph)
         options = resolve(recipe, graph.format)
     low_io = interface(graph, recipe)
     frozen(graph, recipe)

@@ -139,8 +139,7 @@ class Fusion:
     reason: str
 
     def breaks(self, opset: int, low: str) -> bool:
-        """Of a target's table: whether what the runtime makes of the form does not load at an opset, where a Cast to a
-        low type stands in front of it."""
+        """Of a target's table: whether the form, with a Cast to a low type in front, does not load at an opset."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -173,8 +172,7 @@ Place = Literal["", "stored", "number", "vector"]
 
 @dataclass(frozen=True)
 class PairFusion:
-    """A fusion of two operators, (first, second), of which the second alone reads what the first makes. ``makes``: what
-    the runtime makes of them."""
+    """A fusion of (first, second) operators, of which the second alone reads the first; ``makes``: what it is then."""
 
     name: str
     makes: str
@@ -184,8 +182,7 @@ class PairFusion:
 
 @dataclass(frozen=True)
 class Attention:
-    """How a runtime knows an attention by its Softmax, of which the operator ``selects`` (Where) takes zero where the
-    operator ``tests`` (IsNaN) finds NaN."""
+    """How a runtime knows an attention: by its Softmax; a Where (``selects``) replaces NaN (``tests``) by zero."""
 
     tests: str
     selects: str
@@ -267,8 +264,7 @@ class Kernels:
 
     @cached_property
     def folded_into(self) -> Mapping[str, Mapping[str, str]]:
-        """Of a target's table: first -> second -> name of the fusion, for pairs of operators of which the second's
-        constants go into the first's weights."""
+        """Of a target's table: first -> second -> fusion that takes the second's constants into the first's weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:
             for first, second in pair.pairs if pair.where == "stored" else ():
@@ -306,8 +302,7 @@ class Kernels:
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """By a target's table: whether only its fallback runs an operator, and in float32 only, so that to keep it low
-        would only move the Casts there."""
+        """By a target's table: whether only its fallback runs an operator, in float32: low would only move Casts."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False

@@ -37,8 +37,7 @@ class Level:
         return str(getattr(self, cls))
 
     def trusts_kernels(self, cls: str) -> bool:
-        """Of a level in the lists: whether operators of a class, which are float32 by it, are left to the cut if their
-        kernels keep float32 inside."""
+        """Of a level in the lists: whether a float32 class leaves kernels that keep float32 inside to the cut."""
         return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of_class(cls) == "float32"
 
 

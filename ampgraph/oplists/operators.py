@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .check import user_files
-from .files import ListFile, own_file, plain
+from .files import ListFile, canonical_name, own_file
 from .framework_lists import FOLLOWS, OWN, Framework, Listing, entries, framework
 from .kernels import TypeGroups
 from .levels import Level
-from .traits import Traits, merged
+from .traits import Traits, merge_traits
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow, Op
@@ -110,7 +110,7 @@ def _merged_lists(name: str, users: Sequence[ListFile]) -> OpLists:
         listings=MappingProxyType(listings),
         **_slot_fields((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
-        traits=merged((own_file("traits.toml"), *users)),
+        traits=merge_traits((own_file("traits.toml"), *users)),
         framework=whose,
         products=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
         own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
@@ -130,11 +130,11 @@ def _slot_fields(files: Sequence[ListFile]) -> dict[str, Any]:
     firm: dict[str, frozenset[str]] = {}
     for file in files:
         for kind, entry in file.data.get("tied", {}).items():
-            tied[plain(kind)] = tuple(map(frozenset, entry["groups"]))
+            tied[canonical_name(kind)] = tuple(map(frozenset, entry["groups"]))
         for table in ("float32", "firm"):
             for kind, slots in file.data.get(table, {}).items():
-                float32.setdefault(plain(kind), {}).update(slots)
-        firm.update({plain(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
+                float32.setdefault(canonical_name(kind), {}).update(slots)
+        firm.update({canonical_name(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
     held = {kind: MappingProxyType(slots) for kind, slots in float32.items()}
     found: dict[str, Mapping[str, Any]] = {"tied": tied, "float32_slots": held, "firm": firm}
     return {name: MappingProxyType(table) for name, table in found.items()}

@@ -98,8 +98,7 @@ def _ties_and_holds(facts: Facts, masked: Iterable[MaskedRows]) -> list[Tie | Ho
 
 
 def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
-    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
-    one."""
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in these share one."""
     flow, verdicts, by_node = facts.flow, [], _roles_judged_by_node(facts)
     attends = {rows.softmax.id: rows.why for rows in masked if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
@@ -118,9 +117,8 @@ def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
-    """The verdict on a slot of ``op`` (None: the unit is an input's or output's of the model) by validity, else by its
-    list. ``left_to_cut``: why this very operator is left to the cut at this level, whatever its class; "": it is not.
-    """
+    """The verdict on a slot of ``op`` (None: an input or output of the model) by validity, else by its list.
+    ``left_to_cut``: why this very operator is left to the cut at this level, whatever its class; "" if it is not."""
     options = facts.options
     valid = _verdict_by_validity(facts, unit, op)
     if valid is not None:
@@ -189,9 +187,8 @@ def _roles_judged_by_node(facts: Facts) -> Collection[str]:
 
 
 def _why_left_to_cut(facts: Facts, op: Op) -> str:
-    """Why an operator goes to the cut although its class is float32 at this level; "" where it does not. At O1 a stored
-    weight's dequantization, and what a fusion folds into a product; at O2 a batch norm with stored statistics whose
-    kernel keeps float32 inside."""
+    """Why an operator goes to the cut though its class is float32; "" where it does not: at O1 what dequantizes a
+    stored weight or is folded into a product, at O2 a norm with stored statistics and float32 inside."""
     traits, options = facts.traits, facts.options
     if options.level.infer == "float32":
         if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
@@ -236,9 +233,8 @@ def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
 
 
 def _why_float32_slot(options: Options, op: Op, slot: str) -> str:
-    """First verdicts: why lists hold a slot in float32 (`OpLists.float32_slots`, by its name or by that of an input);
-    "" where they do not. Kernels of the target that want the slot in the type of others outweigh that, unless the list
-    calls it firm (`OpLists.firm`)."""
+    """First verdicts: why lists hold a slot in float32 (`OpLists.float32_slots`); "" where they do not. Kernels of the
+    target that want the slot in the type of others outweigh that, unless it is one of `OpLists.firm`."""
     tied = any(slot in group for group in options.kernels.tied.get(op.kind, ()))
     if tied and slot not in options.lists.firm.get(op.role, ()):
         return ""
@@ -266,9 +262,8 @@ def _unlisted_notes(facts: Facts, classes: Sequence[str]) -> list[Note]:
 
 
 class MaskedRows(NamedTuple):
-    """A Softmax of which a Where replaces the rows that are masked as a whole. ``ties``: of the Where with each product
-    that reads it. ``why``: why the Softmax is left to the cut, in which case the comparison is tied to them too; "":
-    it is not."""
+    """A Softmax of which a Where replaces the rows that are masked as a whole. ``why``: why it is left to the cut ("":
+    it is not). ``ties``: of the Where, and if there is a ``why`` the comparison, with each product that reads it."""
 
     softmax: Op
     ties: list[Tie]
@@ -311,9 +306,8 @@ def forward_of(flow: Dataflow, op: Op) -> Op:
 
 
 def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
-    """First verdicts: pairs of a unit of a gradient's forward operator and the gradient's unit that has its type: of
-    the slot of the same name, or of the first slot if the gradient has one slot alone. None for any other operator, nor
-    of units that are fixed."""
+    """First verdicts: pairs (forward operator's unit, unit of its gradient) that share a type: of slots of one name, or
+    of the forward's first slot if the gradient has one slot alone. None for another operator, nor of fixed units."""
     if op.follows == NONE:
         return
     forward = flow.ops[op.follows].slots

@@ -60,7 +60,7 @@ def contrib_rows() -> list[dict]:
 
 @pytest.mark.parametrize("kind", float_operators())
 def test_every_float_operator_of_onnx_is_listed(kind):
-    listing = load_op_lists().of(kind)
+    listing = load_op_lists().entry(kind)
     assert listing is not None and listing.cls in CLASSES and listing.reason
 
 
@@ -163,7 +163,7 @@ def test_slots():
 def test_levels():
     levels = load_levels()
     assert list(levels) == ["O0", "O1", "O2", "O3", "auto"]
-    table = {name: [level.of(cls) for cls in CLASSES] for name, level in levels.items()}
+    table = {name: [level.of_class(cls) for cls in CLASSES] for name, level in levels.items()}
     assert table == {
         "O0": ["float32"] * 5,
         "O1": ["low", "float32", "cut", "float32", "float32"],
@@ -196,8 +196,8 @@ def test_files_of_users(tmp_path):
     lists = load_op_lists(extra=[first, str(second)])
     assert lists.entry("Conv") == Listing("infer", "second", "second.toml:4")
     assert (present(lists.entry("Add")).cls, present(lists.entry("Add")).source) == ("deny", "first.toml:3")
-    assert present(load_op_lists(extra=[second, first]).of("Conv")).cls == "deny"
-    assert present(load_op_lists().of("Conv")).cls == "allow"
+    assert present(load_op_lists(extra=[second, first]).entry("Conv")).cls == "deny"
+    assert present(load_op_lists().entry("Conv")).cls == "allow"
     # a missing or binary file is told
     with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
         load_op_lists(extra=[tmp_path / "none.toml"])
@@ -234,7 +234,7 @@ def test_the_names_that_classes_had_are_read_with_a_warning(old, new, tmp_path):
     path = write(tmp_path, text)
     with pytest.warns(FutureWarning, match=f"mine.toml: '{old}' is now '{new}'; the old names go with 0.4") as seen:
         lists, level = load_op_lists(extra=[path]), load_level("O2", [path])
-    assert lists.entry("Exp") == Listing(new, "mine", "mine.toml:2") and level.of(new) == "cut"
+    assert lists.entry("Exp") == Listing(new, "mine", "mine.toml:2") and level.of_class(new) == "cut"
     assert len({str(one.message) for one in seen}) == 1
     for both in (f'{text}[{new}]\nSin = "mine"\n', f'{text}{new} = "low"\n'):
         with (

@@ -53,8 +53,7 @@ ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
 
 class Interval(NamedTuple):
     """Between which numbers the elements of a value are. ``whole``: all are known to be whole numbers; ``row``: the
-    numbers themselves in their order, NaN for a size that is open, where they are few (`FEW`) and follow from the file
-    alone, else None."""
+    numbers in their order (NaN: an open size) where they are few and follow from the file alone, else None."""
 
     low: float
     high: float
@@ -141,8 +140,7 @@ class Values:
         return known[value]
 
     def row(self, value: int) -> Array | None:
-        """The numbers of a tensor of few elements in their order, where they follow from the file alone; else, and for
-        `NONE`, None."""
+        """The numbers of a tensor of few elements in their order, where they follow from the file alone; else None."""
         return self.interval(value).row if value != NONE else None
 
     def number(self, value: int) -> float | None:
@@ -171,8 +169,7 @@ class Values:
         return found
 
     def _derive_interval(self, value: int) -> Interval:
-        """The interval of a value whose operands' intervals are known: of its stored numbers, or what its operator
-        makes, narrowed by what was measured."""
+        """The interval of a value whose operands' intervals are known, narrowed by what was measured of it."""
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
@@ -206,8 +203,7 @@ class Derivation(NamedTuple):
 
 
 def _joined_operands(traits: Traits, op: Op) -> Sequence[int]:
-    """For intervals of values: the operands that an operator joins or chooses among: at the places of the trait
-    `joins`, all where it has none."""
+    """For intervals: the operands that an operator joins or chooses among (trait `joins`; without it all)."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
@@ -298,8 +294,7 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
 
 
 def fill_number(flow: Dataflow, op: Op) -> Array:
-    """For facts: the number that an operator (ConstantOfShape) fills with, as an array of one element; zero where it
-    says none."""
+    """For facts: the number that a ConstantOfShape fills with, as an array of one element; zero if it says none."""
     given = flow.attribute(op, "value")
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 

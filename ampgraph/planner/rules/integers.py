@@ -86,8 +86,7 @@ def _scales_large_numbers(facts: Facts, op: Op) -> bool:
 
 
 def _ops_computing_scales(facts: Facts, reach: list[Op]) -> list[Op]:
-    """Rule `integer-sum`: the operators that compute the scales by which those of ``reach`` multiply, such as a product
-    of two small numbers."""
+    """Rule `integer-sum`: the operators that compute the scales by which those of ``reach`` multiply."""
     scaling, reached = facts.traits.operators("scalings"), {op.id for op in reach}
     through = scaling | facts.traits.operators("reshapes")
 
@@ -105,8 +104,7 @@ def _ops_computing_scales(facts: Facts, reach: list[Op]) -> list[Op]:
     levels="every",
 )
 def quantized(sight: Sight, decided: Decisions) -> Findings:
-    """Holds the float operators inside a quantized part in float32: a Cast there would undo a kernel that the runtime
-    fuses."""
+    """Holds the float operators in a quantized part in float32: a Cast would undo a kernel that the runtime fuses."""
     facts, found = sight.facts, list[Ruling]()
     if not facts.flow.with_roles(facts.traits.operators("quantized")):
         return Findings()

@@ -88,8 +88,7 @@ def _is_input(facts: Facts, value: int) -> bool:
     action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
-    """Holds arithmetic on raw inputs up to its last scaling, where something in it needs digits that the low type
-    lacks."""
+    """Holds arithmetic on raw inputs up to its last scaling, where part of it needs digits that the low type lacks."""
     facts, regions, found = sight.facts, sight.regions, sight.compute_once(find_raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
@@ -215,8 +214,7 @@ class Angles:
         return found
 
     def _keeps_angles(self, op: Op) -> bool:
-        """Rule on positions: whether an operator that reads an angle moves it, or multiplies or shifts it by stored
-        tensors."""
+        """Rule on positions: whether a reader of an angle moves it, or scales or shifts it by stored tensors."""
         flow, traits = self.facts.flow, self.facts.traits
         if op.role in traits.operators("moves", "conversions", "joins"):
             return True

@@ -19,11 +19,8 @@ Levels = Literal["every", "careful", "warned"]
 
 
 class Ruling(NamedTuple):
-    """Holds for one reason, each of one node, and a note for the case that some of them had an effect.
-
-    ``says_count``: the note's text goes on behind "N nodes", of which N had an effect. ``silent``: holds that are
-    entered too and do not count.
-    """
+    """Holds for one reason, each of one node, and a note for the case that some had an effect. ``says_count``: the
+    note's text goes on behind how many nodes had; ``silent``: holds that do not count for it."""
 
     holds: Sequence[Hold]
     note: Note | None = None
@@ -161,8 +158,7 @@ class Rule:
 
 
 def looks(name: str, *traits: Trait, trigger: str, action: str) -> Callable[[Look], Rule]:
-    """A decorator that makes a function a rule of the planner on accuracy, of this name, which looks at every operator
-    with one of these traits."""
+    """A decorator that makes a function a planner's rule on accuracy that looks at every operator with such a trait."""
     return lambda look: Rule(name, trigger, action, traits=traits, look=look)
 
 
@@ -205,8 +201,7 @@ def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
 
 
 def _units_passed_between(facts: Facts, ops: Collection[Op]) -> list[int]:
-    """For rulings: the units of the values that some operators read across a boundary of a body or a function, where
-    one of these operators makes them."""
+    """For rulings: units of values that operators read across a boundary of a body or function from one another."""
     flow, crossings, ids = facts.flow, facts.crossings, {op.id for op in ops}
     found: dict[int, None] = {}
     for formal in (v for op in ops for v in op.inputs if v in crossings.before):
