@@ -87,7 +87,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
 
 def _unused_node(pattern: Pattern) -> str:
     """For the check of a pattern file: the output of a node that no end is computed from; "" where there is none."""
-    used = frozenset().union(*(pattern.above(end) for end in pattern.ends))
+    used = frozenset().union(*(pattern.ancestors(end) for end in pattern.ends))
     return next((node.output for node in pattern.nodes if node.output not in used), "")
 
 

@@ -57,7 +57,7 @@ def _region_of_match(flow: Dataflow, match: Match) -> Region:
     )
     normal, core = match.nodes.get(NORMAL), tuple[Op, ...]()
     if normal is not None:
-        within = match.pattern.above(NORMAL)
+        within = match.pattern.ancestors(NORMAL)
         behind = {op.id for name, op in match.nodes.items() if name not in within}
         core = tuple(op for op in match.ops if op.id not in behind)
     return Region(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Ties
 from ..core.names import pattern_for
 from ..core.plan import Plan
-from ..core.selection import touched
+from ..core.selection import matched_op_ids
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
@@ -44,7 +44,7 @@ def find_groups(task: CutTask) -> list[Promotion]:
     """Promotions: all groups of nodes that may be put back to float32, in the order of the model, but for what the user
     asked to be low. ``task``: of the model before norms are rewritten, as patterns speak of the file's nodes."""
     flow, costs, heavy = task.flow, task.costs, task.options.lists.products
-    fixed = touched(flow, task.options.low)
+    fixed = matched_op_ids(flow, task.options.low)
     groups = []
     for ops in _components(flow, task.decisions):
         patterns = _patterns_for(flow, task.decisions, ops)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..core.dataflow import NONE, Op
-from ..core.walk import downstream, source
+from ..core.walk import downstream, value_above
 from .decisions import Decisions
 from .facts.facts import Facts
 
@@ -124,7 +124,7 @@ class StreamFinder:
                 wide[op.id] = moves
         follows, starts = dict[int, list[int]](), set[int]()
         for op in map(flow.ops.__getitem__, wide):
-            follows[op.id] = [flow.values[source(flow, v, self._moved_value)].producer for v in op.inputs]
+            follows[op.id] = [flow.values[value_above(flow, v, self._moved_value)].producer for v in op.inputs]
             others = (use for v in op.inputs for use in flow.uses[v] if use.op not in (NONE, op.id))
             if any(decided.is_high(use.unit) for use in others):
                 starts.add(op.id)

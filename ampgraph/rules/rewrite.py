@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op, Value
 from ..core.graph import NodeEditor
-from ..core.pass_ import foreign
+from ..core.pass_ import plan_mismatch
 from ..core.rewrites import Rewrite
 from .known import IsLow, Known
 
@@ -52,7 +52,7 @@ class RewriteRule(Rewrite):
         ops = [editor.op(self.scope, index) for index in self.nodes]
         found = [op for op in ops if op is not None]
         if len(found) < len(ops):
-            raise foreign(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
+            raise plan_mismatch(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
         return found
 
     def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
@@ -61,13 +61,13 @@ class RewriteRule(Rewrite):
         read = {flow.values[v].name: flow.values[v] for op in self.edited(editor) for v in op.inputs if v != NONE}
         for name in self.reads:
             if name not in read:
-                raise foreign(f"makes {self.writes} read '{name}'", "does not read there")
+                raise plan_mismatch(f"makes {self.writes} read '{name}'", "does not read there")
         return [read[name] for name in self.reads]
 
     def refuse(self, holds: bool) -> None:
         """Raises AmpError AMP402 unless what a plan's rewrite takes for granted of its nodes ``holds``."""
         if not holds:
-            raise foreign(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
+            raise plan_mismatch(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Idle(RewriteRule):
     reading = ("source",)
 
     @property
-    def gone(self) -> tuple[int, ...]:
+    def removed_nodes(self) -> tuple[int, ...]:
         """All nodes of a rewrite of idle ones: none is left when it is written."""
         return self.nodes
 
@@ -89,7 +89,7 @@ class Idle(RewriteRule):
         return self.source
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return f"reads what a {self.what} read, which did nothing and is taken away"
 

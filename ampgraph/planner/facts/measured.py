@@ -8,7 +8,7 @@ from math import floor, log2
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.low_types import low_type
-from ...core.ranges import Range, by_value
+from ...core.ranges import Range, ranges_by_value
 from ...core.walk import upstream
 from ...oplists.options import Options
 from .masks import Masks
@@ -16,10 +16,10 @@ from .masks import Masks
 VANISHING_LIMIT = 0.5  # of the elements that are not zero
 
 
-def ranges_by_value(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
+def ranges_across_boundaries(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     """Facts: value id -> measured range (``ranges``: by name); what is passed into or out of a body or function has the
     ranges of all that is passed to it."""
-    found = by_value(flow, ranges)
+    found = ranges_by_value(flow, ranges)
     for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
             joint = Range()
@@ -41,7 +41,7 @@ class MeasuredRanges:
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
         """Value id -> measured range."""
-        return {} if self.options.ranges is None else ranges_by_value(self.flow, self.options.ranges.values)
+        return {} if self.options.ranges is None else ranges_across_boundaries(self.flow, self.options.ranges.values)
 
     @cached_property
     def reach(self) -> Mapping[int, float]:
@@ -51,7 +51,7 @@ class MeasuredRanges:
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self.ranges.get(value)
-        return held is not None and held.vanishing(self.low.name) > VANISHING_LIMIT
+        return held is not None and held.vanishing_share(self.low.name) > VANISHING_LIMIT
 
     def passing(self) -> Mapping[int, str]:
         """Value id -> what was measured of it, in words, of values that pass the limit, but for masks and scores behind
@@ -76,7 +76,7 @@ class MeasuredRanges:
         return {
             value: held
             for value, held in self.ranges.items()
-            if values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
+            if values[value].dtype == FLOAT32 and held.overflows(options.dtype, options.range_margin)
         }
 
     def _is_harmless(self, value: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
 from ...core.plan import Note
-from ...core.walk import reached
+from ...core.walk import reachable
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
 from ...oplists.options import Options
@@ -73,7 +73,7 @@ def _call_key(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
             if other is not None and known is not None and scope in known.scopes[:-1]:
                 yield other.id
 
-    return op.scope, scope, min(reached([op.id], neighbours))
+    return op.scope, scope, min(reachable([op.id], neighbours))
 
 
 def _regions_without_calls(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:

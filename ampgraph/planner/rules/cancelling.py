@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.walk import carried, passed, upstream
+from ...core.walk import carried_values, operators_above, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -94,7 +94,7 @@ class Cancelling:
         """For a difference that cancels: products of two computed values, and what may be made of such by moves."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
         ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
-        return carried(ops, self._multiplies, lambda op: True)
+        return carried_values(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
         """For a difference that cancels: each Softmax that computes weights by which operators of ``path`` multiply;
@@ -178,7 +178,7 @@ class Cancelling:
             of_computed = self._has(op, "products") and self.facts.stored.isdisjoint(op.inputs)
             return not of_computed and self._adds(op)
 
-        return carried(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
+        return carried_values(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Cancelling:
     def _origin_and_path(self, value: int) -> tuple[int, Path]:
         """For a difference that cancels: the value that another is made of by reshapes, conversions and multiplication
         by a number alone, and these operators, nearest first."""
-        found = {op.id: op for op in passed(self.flow, value, self._value_before)}
+        found = {op.id: op for op in operators_above(self.flow, value, self._value_before)}
         return (self._value_before([*found.values()][-1]) if found else value), found
 
     def _value_before(self, op: Op) -> int:

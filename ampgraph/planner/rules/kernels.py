@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
-from ...core.selection import touched
-from ...core.walk import downstream, first_of, sole_reader, source, upstream
+from ...core.selection import matched_op_ids
+from ...core.walk import downstream, first_operand_of, sole_reader, upstream, value_above
 from ...oplists.kernels import Broken, Kernels
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
@@ -18,7 +18,7 @@ def broken_kernels(facts: Facts) -> Mapping[str, Callable[[Op], Iterator[Hold]]]
     """Kind of operator whose kernel may fail on the target -> a function that gives what is held in float32 of and
     around one: by an attribute, on the target or its fallback, else by what it is and what is around it."""
     options, breaking = facts.options, _breaking_attributes(facts.options.kernels)
-    asked = touched(facts.flow, options.fp32) if options.kernels.behind_cast else ()
+    asked = matched_op_ids(facts.flow, options.fp32) if options.kernels.behind_cast else ()
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breaking:
@@ -143,8 +143,8 @@ def _last_sizes(facts: Facts, op: Op, operands: Iterable[int]) -> Iterator[int |
 
 def _has_constant(facts: Facts, op: Op) -> bool:
     """For kernels that fail: whether an operand is stored, or a stored tensor behind operators that stay in place."""
-    in_place = first_of(facts.traits.operators("stays_in_place"))
-    return any(v != NONE and facts.flow.values[source(facts.flow, v, in_place)].weight for v in op.inputs)
+    in_place = first_operand_of(facts.traits.operators("stays_in_place"))
+    return any(v != NONE and facts.flow.values[value_above(facts.flow, v, in_place)].weight for v in op.inputs)
 
 
 def _ends_embedding(facts: Facts, op: Op, made_by: Trait, beside: Trait | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from ...core.dataflow import NONE, Op
-from ...core.walk import carried, upstream
+from ...core.walk import carried_values, upstream
 from ..facts.values import constants
 from .rule import Sight, Spoilt, looks
 
@@ -100,7 +100,7 @@ class Spectra:
     @cached_property
     def _powers(self) -> set[int]:
         """Rule on spectra: values that are squares, or made of squares by sums, scalings and moves."""
-        return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
+        return carried_values(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
         """Rule on spectra: whether an operator makes powers of powers; a product only by stored numbers, no bias."""
@@ -119,7 +119,7 @@ class Spectra:
     @cached_property
     def _values_of_network(self) -> set[int]:
         """Rule on spectra: values that more than sums and products separate from the model's inputs."""
-        return carried(self.flow.ops, lambda op: not self._is_linear(op), lambda op: True, self.crossings.copies)
+        return carried_values(self.flow.ops, lambda op: not self._is_linear(op), lambda op: True, self.crossings.copies)
 
     def _is_raw(self, op: Op) -> bool:
         """Rule on spectra: whether an operator is part of a transform of the model's inputs."""

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ...core.walk import first_of, source
+from ...core.walk import first_operand_of, value_above
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -47,8 +47,8 @@ def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) 
     flow, traits = facts.flow, facts.traits
     if any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs):
         return False
-    through = first_of(traits.operators("conversions", "moves"))
-    writers = [flow.writer(source(flow, value, through)) for value in op.inputs]
+    through = first_operand_of(traits.operators("conversions", "moves"))
+    writers = [flow.writer(value_above(flow, value, through)) for value in op.inputs]
     sums = [writer for writer in writers if writer is not None and traits.has(writer.role, "additions")]
     return not any(facts.stored.isdisjoint(added.inputs) for added in sums)
 

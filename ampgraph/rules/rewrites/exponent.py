@@ -46,14 +46,14 @@ class Exponent(RewriteRule):
     @property
     def what(self) -> str:
         """What this rewrite writes, in words that reports count by."""
-        return f"{self.summed(1)} ({self.name})"
+        return f"{self.summary_text(1)} ({self.name})"
 
-    def summed(self, count: int) -> str:
+    def summary_text(self, count: int) -> str:
         """What a summary says of one rewrite by exponents; its reason is its own, so ``count`` is always 1."""
         return f"{plural(len(self.exponents), 'value')} scaled by powers of two, as {self.reason}"
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What became of a node beside a scaled value, as `explain` says it: the reason first."""
         return f"{self.reason}: what it reads or writes is scaled by a power of two, and stored tensors with it"
 
@@ -112,14 +112,14 @@ class Exponent(RewriteRule):
             self.refuse(changes is not None)
             for place, exponent in (changes or {}).items():
                 if place == EPSILON:
-                    editor.number(op, "epsilon", _epsilon(flow, op) * 2.0**-exponent)
+                    editor.set_number(op, "epsilon", _epsilon(flow, op) * 2.0**-exponent)
                     continue
                 value = flow.values[op.inputs[place]]
                 if (value.id, exponent) not in scaled:
                     scaled[value.id, exponent] = self._write_scaled(editor, flow, value, exponent)
-                editor.give(scaled[value.id, exponent], [(self.scope, op.index, place)])
+                editor.rewire(scaled[value.id, exponent], [(self.scope, op.index, place)])
         for value in dict.fromkeys(flow.values[v] for v, _ in scaled if flow.values[v].weight):
-            editor.drop(value)
+            editor.drop_unread(value)
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Renames the scaled values, so that nothing that compares values by name takes them for the original ones."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
-from ...core.pass_ import foreign
-from ...core.selection import touched
+from ...core.pass_ import plan_mismatch
+from ...core.selection import matched_op_ids
 from ...oplists.patterns import Region
 from ..fusions import Inside, fused_regions, in_file_order, is_closed, is_split
 from ..known import Known
@@ -88,10 +88,10 @@ class Half(RewriteRule):
         for op, name in zip(ops, self.reads, strict=True):
             places = [(place, v) for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].name == name]
             if not places:
-                raise foreign(f"makes {self.writes} read '{name}'", "does not read there")
+                raise plan_mismatch(f"makes {self.writes} read '{name}'", "does not read there")
             read.append(places[0])
         for op, (place, _), (_, value) in zip(ops, read, reversed(read), strict=True):
-            editor.give(flow.values[value], [(self.scope, op.index, place)])
+            editor.rewire(flow.values[value], [(self.scope, op.index, place)])
         # whoever compares values by name compares what they hold
         editor.rename(flow.values[ops[0].outputs[0]], "doubled" if self.last else "halved")
 
@@ -236,7 +236,7 @@ class GeluOfSquares(RewriteRule):
 
         cube = new("Mul", new("Mul", x, factor), new("Add", new("Mul", new("Mul", x, cubic), x), one))
         for place, value in enumerate((new("Mul", x, half), new("Add", new("Tanh", cube), one))):
-            editor.give(value, [(self.scope, self.nodes[-1], place)])
+            editor.rewire(value, [(self.scope, self.nodes[-1], place)])
         for op in reversed(ops[:-1]):
             editor.remove(op)
 
@@ -251,7 +251,7 @@ def _is_other_form_better(known: Known, region: Region) -> bool:
     listing = options.lists.entry(region.kind)
     if listing is not None and options.level.of_class(listing.cls) == "float32":
         return True
-    held = touched(flow, (*options.fp32, *options.pinned))
+    held = matched_op_ids(flow, (*options.fp32, *options.pinned))
     float32 = {*known.passing, *(v for op in held for v in flow.ops[op].outputs)}
     if any(v in float32 for op in region.ops for v in (*op.inputs, *op.outputs)):
         return True

@@ -57,12 +57,16 @@ class SharedHeads(RewriteRule):
 
         def reshaped(data: Value, sizes: Sequence[int], name: str) -> Value:
             shape = editor.constant(np.array(sizes), f"{name}_shape", data)
-            return editor.add("Reshape", [data, shape], [FLOAT32], scope=product.scope, name=name, of=product)[0]
+            return editor.add("Reshape", [data, shape], [FLOAT32], scope=product.scope, name=name, metadata_of=product)[
+                0
+            ]
 
         split = reshaped(weights, views[0], f"{weights.name}_groups")
         name = f"{made.name}_groups"
-        (each,) = editor.add(product.kind, [split, shared], [FLOAT32], scope=product.scope, name=name, of=product)
-        editor.stand_in(reshaped(each, views[1], f"{made.name}_heads"), made)
+        (each,) = editor.add(
+            product.kind, [split, shared], [FLOAT32], scope=product.scope, name=name, metadata_of=product
+        )
+        editor.supersede(reshaped(each, views[1], f"{made.name}_heads"), made)
         self.refuse(all(editor.remove(op) for op in (product, joins, repeats)))
 
 
