@@ -17,11 +17,9 @@ from ..oplists.traits import has
 @dataclass(frozen=True)
 class ApplyPlan:
     """The pass that gives a graph the types of a plan. ``plan`` names operators by their places in the graph as it is
-    now, its rewrites done.
-
-    ``describe``: nodes that become low and new Casts say so in the model, with the reason, where its format can.
-    A plan is applied once: where a graph has no such decisions any more, as where it is another model, AmpError AMP402
-    is raised."""
+    now, its rewrites done. ``describe``: nodes that become low and new Casts say so in the model, with the reason,
+    where its format can. A plan is applied once: where a graph has no such decisions any more, as where it is another
+    model, AmpError AMP402 is raised."""
 
     plan: Plan
     describe: bool = False
@@ -177,7 +175,6 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 def _value_of(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """Pass `ApplyPlan`: the value that an edit of a plan names. Raises AmpError AMP402 where there is none, it is not
     read where the edit says, or an edit of a stored tensor names one that is neither stored nor filled with one number.
-
     ``values``: (scope, name) -> value."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)

@@ -16,10 +16,9 @@ from ..oplists.traits import traits
 @dataclass(frozen=True)
 class FuseCasts:
     """The pass that removes Casts from the low type to itself, and Casts from it to float32 that nothing reads. A
-    rounding in the file, a Cast to low and one back, stays.
-
-    ``keep``: Casts that are left alone, by `_marks`: the file had them so before anything was edited (`idle_casts`).
-    ``given``: whether the file had any; if not, all that there are do what a plan wants, and nothing is looked at."""
+    rounding in the file, a Cast to low and one back, stays. ``keep``: Casts that are left alone, by `_marks`: the file
+    had them so before anything was edited (`idle_casts`). ``given``: whether the file had any; if not, all that there
+    are do what a plan wants, and nothing is looked at."""
 
     low: str = "float16"
     keep: frozenset[Hashable] = frozenset()

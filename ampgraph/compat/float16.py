@@ -43,7 +43,6 @@ def converted(
     options: Mapping[str, object],
 ) -> onnx.ModelProto:
     """For another converter's function: a copy of a model in float16, with what is blocked in float32.
-
     ``min_positive_val``, ``max_finite_val``: weights of nodes that are not blocked are clamped to these magnitudes,
     None for no limit; ``keep_io_types``: whether inputs and outputs keep their types, or the names of those that do;
     ``options``: further arguments of `convert`. Raises AmpError as `convert`, NotConverted for wrong arguments. To be
@@ -91,8 +90,7 @@ def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 
 
 def has_float16(model: onnx.ModelProto) -> bool:
-    """For another converter's function, which refuses such a model: whether a value, a Cast or a stored tensor of its
-    main graph is float16 already."""
+    """For another converter's function: whether a value, Cast or stored tensor of the main graph is float16 already."""
     graph = model.graph
     values = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
     casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
@@ -114,8 +112,7 @@ def convert_np_to_float16(
 def convert_tensor_float_to_float16(
     tensor: TensorProto, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
 ) -> TensorProto:
-    """Makes a float32 tensor float16 in place, clamped so, and returns it; any other stays. Raises ValueError for what
-    is no tensor."""
+    """Makes a float32 tensor float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
     if not isinstance(tensor, TensorProto):
         raise NotConverted("AMP301", f"expected an onnx.TensorProto, not {type(tensor).__name__}", hint="give one")
     if tensor.data_type == TensorProto.FLOAT:
@@ -126,9 +123,8 @@ def convert_tensor_float_to_float16(
 
 def all_float16(model: onnx.ModelProto) -> None:
     """For another converter's argument: stores the float32 initializers of the main graph in float16 too, in place, a
-    Cast behind each; those that are inputs or outputs, or that float16 cannot hold (with a warning), stay.
-
-    To be called by the public function itself: warnings name its caller."""
+    Cast behind each; those that are inputs or outputs, or that float16 cannot hold (with a warning), stay. To be called
+    by the public function itself: warnings name its caller."""
     graph, casts = model.graph, []
     nodes = [node for part in _graph_and_bodies(graph) for node in part.node]
     taken = {name for node in nodes for name in (*node.input, *node.output)}
@@ -158,8 +154,7 @@ def all_float16(model: onnx.ModelProto) -> None:
 
 
 def not_done(argument: str, instead: str) -> None:
-    """Warns, at the caller of the public function that calls this, of what is done instead of what another converter's
-    ``argument`` asks for."""
+    """Warns, at the caller of the public function that calls this, of what is done instead of ``argument``."""
     _warn_caller(f"{argument}: {instead}")
 
 
@@ -182,9 +177,8 @@ def _clamped(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
     """For another converter's function: a copy of a model in which the float32 weights of nodes that are not blocked
-    are clamped to magnitudes from ``smallest`` to ``largest``.
-
-    ``ops``, ``nodes``: operators and names of nodes that are blocked; a weight that others read too is clamped."""
+    are clamped to magnitudes from ``smallest`` to ``largest``. ``ops``, ``nodes``: operators and names of nodes that
+    are blocked; a weight that others read too is clamped."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]

@@ -74,8 +74,7 @@ def convert_float_to_float16_model_path(
     keep_io_types: bool | list[str] = False,
     **options: object,
 ) -> onnx.ModelProto:
-    """A model's file converted to float16, with its external weights in memory; arguments and errors as of
-    `convert_float_to_float16`."""
+    """A model's file converted to float16, with its external weights in memory, as by `convert_float_to_float16`."""
     return convert_float_to_float16(
         loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
     )
@@ -118,11 +117,9 @@ def auto_convert_mixed_precision_model_path(
     verbose: bool = False,
 ) -> None:
     """Converts a model's file so that its outputs on one sample are accepted, and writes the result, with its weights
-    beside it as ``location`` (``fp16_tensor.data`` by default).
-
-    They are accepted by ``customized_validate_func``, or, without one, by ``numpy.allclose`` with rtol 1e-3 and atol
-    1e-5 unless others are given. ``provider`` and ``verbose`` make no difference: the sample is run strictly on the
-    CPU. Raises as `auto_convert_mixed_precision`. """
+    beside it as ``location`` (``fp16_tensor.data`` by default). They are accepted by ``customized_validate_func``, or,
+    without one, by ``numpy.allclose`` with rtol 1e-3 and atol 1e-5 unless others are given. ``provider`` and
+    ``verbose`` make no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`."""
     if provider is not None and list(provider) != ["CPUExecutionProvider"]:
         not_done("provider", "the sample is run strictly on the CPU, each low value really rounded")
     limits = (1e-3 if rtol is None else rtol, 1e-5 if atol is None else atol)
@@ -141,11 +138,8 @@ def _tune_until_accepted(
     limits: tuple[float, float] | None, keep: bool,
 ) -> onnx.ModelProto:  # fmt: skip
     """For another converter's function: tunes a model to ever smaller shares of the allowed error (`LEVELS`), and
-    returns the first result that is accepted on ``feed``, by ``validate`` if given and by ``limits``, (rtol, atol), if
-    given.
-
-    ``keep``: whether inputs and outputs keep their types. Raises NotConverted where none is accepted, not even the
-    float32 outputs."""
+    returns the first result accepted on ``feed``, by ``validate`` if given and by ``limits``, (rtol, atol), if given.
+    ``keep``: the types of inputs and outputs. Raises NotConverted where none is accepted."""
     rtol, atol = limits or (1e-2, 1e-3)
 
     def largest_share(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:
@@ -185,8 +179,7 @@ def convert_np_to_float16(np_array: Array, min_positive_val: float = 1e-7, max_f
 def convert_tensor_float_to_float16(
     tensor: onnx.TensorProto, min_positive_val: float = 1e-7, max_finite_val: float = 1e4
 ) -> onnx.TensorProto:
-    """Makes a float32 tensor float16 in place, clamped to these absolute values, and returns it; any other stays.
-    Raises ValueError for what is no tensor."""
+    """A float32 tensor made float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
     return tensor_in_float16(tensor, min_positive_val, max_finite_val)
 
 

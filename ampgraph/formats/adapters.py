@@ -34,12 +34,10 @@ caller's."""
 
 
 def load(model: object) -> tuple[Graph, Back]:
-    """(graph of a caller's model, a function that turns a graph of it back into the caller's kind).
-
-    Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
-    onnx.ModelProto back, or an onnx_ir.Model where the weights are external and no value is a map; the path of a MindIR
-    file its Graph. Raises AmpError AMP104 for anything else, and as the formats do for a faulty model.
-    """
+    """(graph of a caller's model, a function that turns a graph of it back into the caller's kind). Takes a path,
+    onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an onnx.ModelProto
+    back, or an onnx_ir.Model where the weights are external and no value is a map; the path of a MindIR file its Graph.
+    Raises AmpError AMP104 for anything else, and as the formats do for a faulty model."""
     if isinstance(model, (str, os.PathLike)):
         return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
@@ -60,7 +58,6 @@ def load(model: object) -> tuple[Graph, Back]:
 
 def load_onnx(model: Model | Graph) -> OnnxGraph:
     """The sorted graph of an ONNX model of any kind that `convert` takes; a Graph is sorted in place and returned.
-
     Raises AmpError as `load`, and AMP304 for a MindIR model."""
     graph = model if is_graph(model) else load(model)[0]
     if not isinstance(graph, OnnxGraph):
@@ -87,8 +84,7 @@ def at_opset(graph: Graph, opset: int) -> Graph:
 
 
 def copied(graph: Graph) -> Graph:
-    """A copy of an ONNX graph to try something on; stored tensors are shared. Raises AmpError AMP307 for another
-    format."""
+    """A copy of an ONNX graph that shares its stored tensors. Raises AmpError AMP307 for another format."""
     return OnnxGraph(walk.copied(_as_onnx(graph).model))
 
 
@@ -101,8 +97,7 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
     """Makes constants of an ONNX graph's initializers that are listed as inputs too, by taking them off the inputs;
-    returns how many there were. ``wanted``: False for none, None for those of a file that had to list them (before IR
-    version 4)."""
+    returns how many there were. ``wanted``: False for none, None only if the file had to list them (before IR 4)."""
     wanted = _must_list_stored(graph) if wanted is None else wanted
     found = _stored_inputs(graph) if wanted else []
     if found and isinstance(graph, OnnxGraph):
@@ -114,8 +109,7 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 
 def _must_list_stored(graph: Graph) -> bool:
-    """Whether an ONNX graph is of an IR version that requires every initializer among the inputs, so that being one
-    does not mean that callers may replace it."""
+    """Whether an ONNX graph's IR version (3) requires every initializer among the inputs."""
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
@@ -126,8 +120,7 @@ def _stored_inputs(graph: Graph) -> list[ir.Value]:
 
 
 def _model_copy(model: ir.Model) -> ir.Model:
-    """A copy of a caller's onnx_ir model. Raises AmpError AMP102 for what makes no sense, as a model that reads what
-    nothing defines."""
+    """A copy of a caller's onnx_ir model. Raises AmpError AMP102 for one that reads what nothing defines."""
     try:
         return walk.copied(model)
     except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
@@ -159,8 +152,7 @@ def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
 
 
 def _from_path(path: Path) -> tuple[Graph, Back]:
-    """(Graph of an ONNX file, the `Back` for it, which gives a ModelProto, or an ir.Model where tensors lie in data
-    files)."""
+    """(Graph of an ONNX file, the `Back` for it: to a ModelProto, or an ir.Model where tensors lie in data files)."""
 
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _native_model(graph)
@@ -184,8 +176,7 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
 
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
-    """(Graph of a copy of the model in torch's ONNXProgram, the `Back` for it, which gives a program with the same
-    exported module)."""
+    """(Graph of a copy of torch's ONNXProgram, the `Back` for it: to a program with the same exported module)."""
 
     def back(graph: Graph, changed: bool) -> ONNXProgram:
         return type(program)(_native_model(graph) if changed else program.model.clone(), program.exported_program)

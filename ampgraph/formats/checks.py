@@ -28,8 +28,8 @@ def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], opti
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Before a converted model is written to ``output``: raises AmpError as `refuse_overwriting`, and AMP105 for a name
-    that ends as those of the other format do."""
+    """Before a converted model is written to ``output``: raises as `refuse_overwriting`, and AMP105 for the other's
+    ending."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
@@ -112,10 +112,8 @@ def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str
 
 @contextlib.contextmanager
 def faults_reported(*models: object) -> Iterator[None]:
-    """For a `with` statement: turns an unexpected error in the body, a defect, into AmpError AMP204 where one of the
-    models is faulty ONNX to begin with. Other errors go on as they are.
-
-    ``models``: paths and ModelProtos; MindIR files and other objects are not looked at."""
+    """For a `with` statement: turns an unexpected error in the body into AmpError AMP204 where one of ``models``
+    (paths, ModelProtos; others are not looked at) is faulty ONNX to begin with."""
     import logging
 
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
@@ -139,8 +137,7 @@ def faults_reported(*models: object) -> Iterator[None]:
 
 
 def _checker_fault(model: object) -> str:
-    """The first line that onnx.checker says against a path or ModelProto, or that it holds names that are not text; ""
-    for a valid one, and for any other object."""
+    """What onnx.checker says first against a path or ModelProto, or that names are not text; "" for anything else."""
     import onnx
 
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto)):

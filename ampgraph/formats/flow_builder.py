@@ -35,8 +35,7 @@ class FlowBuilder:
         unit: int = NONE,
         native: object = None,
     ) -> Value:
-        """While a file is read: adds a value to the dataflow, which nothing reads yet, and returns it. The arguments
-        are fields of `Value`."""
+        """While a file is read: adds a value that nothing reads yet; the arguments are fields of `Value`."""
         values = self.flow.values
         value = Value(len(values), name, scope, dtype, container, shape, producer, unit, native=native)
         values.append(value)
@@ -52,9 +51,8 @@ class FlowBuilder:
         return op
 
     def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
-        """While a file is read: adds a read of a value, by input ``index`` of an operator or output ``index`` of a
-        scope (``op`` is NONE). ``unit``: decides in which type it is read, NONE for what is not float32; of a container
-        it is tied to the value's own."""
+        """While a file is read: adds a read of a value, by input ``index`` of an operator, or of a scope's output
+        (``op`` is NONE). ``unit``: decides its type there, NONE if not float32; a container's is tied to its own."""
         if value.container and unit != NONE and value.unit != NONE:
             self.flow.merge((unit, value.unit))  # no Cast exists for a container
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
@@ -65,8 +63,7 @@ class FlowBuilder:
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:
-        """While a file is read: makes a unit that stays float32 as the ``slot`` of an operator; the rest as in
-        `fixed_unit`."""
+        """While a file is read: makes a unit that stays float32 as an operator's ``slot``; else as `fixed_unit`."""
         unit = op.slots[slot] = self.fixed_unit(slot, why, op.id, admits)
         return unit
 

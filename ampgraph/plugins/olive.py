@@ -50,11 +50,9 @@ WORDS: Mapping[str, tuple[object, object, str]] = {  # arguments of convert besi
 
 
 class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
-    """Mixed precision by graph: the fields of `ampgraph.Recipe` and, of `ampgraph.convert`, check and repair.
-
-    Without ``target`` the accelerator's execution provider says it. With ``data_config`` what overflows on its samples
-    stays float32, and the result is checked on them.
-    """
+    """Mixed precision by graph: the fields of `ampgraph.Recipe` and, of `ampgraph.convert`, check and repair. Without
+    ``target`` the accelerator's execution provider says it. With ``data_config`` what overflows on its samples stays
+    float32, and the result is checked on them."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:

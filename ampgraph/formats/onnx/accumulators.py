@@ -22,9 +22,8 @@ def computed_again(
     sums: Sums, dtype: str, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str]
 ) -> tuple[list[ir.Node], ir.Value]:
     """For a strict run: (new nodes in order, in no graph yet, that compute an operator again as its low kernel does;
-    the value that they make). No nodes and the operator's own output where its kernel is not modelled.
-
-    ``dtype``: the low type; ``to``: type -> Cast's attribute; ``name``: makes a name that is free."""
+    the value that they make). No nodes and the operator's own output where its kernel is not modelled. ``dtype``: the
+    low type; ``to``: type -> Cast's attribute; ``name``: makes a name that is free."""
     node: ir.Node = sums.op.native
     stepwise = sums.stepwise and opset >= SCAN
     found: ir.Value | None = None

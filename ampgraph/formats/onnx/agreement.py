@@ -35,8 +35,7 @@ class _TypeAgreement:
         self._known: dict[Sort, Sequence[str]] = {}  # -> types of the outputs, () for what this module does not know
 
     def agree(self, graph: ir.Graph) -> bool:
-        """Whether all nodes of an ONNX graph are sorted, of a sort that this module knows, and read types that their
-        slots admit."""
+        """Whether all nodes of an ONNX graph are sorted, known here, and read types that their slots admit."""
         types: dict[ir.Value | None, str] = {None: ""}
         for value in graph.inputs:
             container, types[value] = declared_type(value)

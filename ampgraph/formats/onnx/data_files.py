@@ -69,8 +69,8 @@ def check_tensors(tensors: Iterable[onnx.TensorProto], folder: Path, where: str)
 @dataclass(frozen=True)
 class Mark:
     """What a model and its ONNX data file both say of the data: how many bytes, and their checksum, a CRC-32 in
-    hexadecimal digits: it tells files of one length apart that were mixed up, and takes a fifth of the time of one that
-    withstands malice."""
+    hexadecimal digits: it tells files apart that were mixed up, in a fifth of the time of one that withstands
+    malice."""
 
     length: int
     checksum: str
@@ -96,8 +96,7 @@ class Mark:
 
 
 def put_mark(proto: onnx.ModelProto, name: str, mark: Mark) -> None:
-    """Writes into an ONNX model's metadata, in the place of an older mark, that its data file is called ``name`` and
-    has this mark."""
+    """Writes into an ONNX model's metadata, in the place of an older mark, its data file's name and mark."""
     remove_mark(proto)
     proto.metadata_props.add(key=KEY, value=f"{name} {mark.length} {mark.checksum}")
 
@@ -110,7 +109,6 @@ def remove_mark(proto: onnx.ModelProto) -> None:
 
 def check_mark(proto: onnx.ModelProto, folder: Path, where: str) -> None:
     """Raises AmpError AMP103 for an ONNX model and a data file of different conversions: both have marks, which differ.
-
     A data file without a mark, or one that the model does not read any more, was written by somebody else."""
     said = next((entry.value for entry in proto.metadata_props if entry.key == KEY), "")
     name, *rest = said.rsplit(" ", 2)
@@ -150,7 +148,6 @@ def own_data(path: Path) -> set[str]:
 
 def free_name(path: Path, own: Collection[str], read: Collection[str], given: Collection[str] = ()) -> str:
     """The name for the data file of an ONNX model at ``path``: ``model.onnx.data``, with a number if it is taken.
-
     ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written; ``given``: names of
     the data that the model came with: ``model.onnx_data`` where those end so, by which transformers.js finds it."""
     end = "_data" if given and all(re.search(r"_data(_\d+)?$", name) for name in given) else ".data"

@@ -46,8 +46,7 @@ def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
 
 
 def _node_in_message(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
-    """How messages name an ONNX node that was taken apart: by its name, or by its first output where it has none, and
-    its operator."""
+    """How messages name an ONNX node that was taken apart: by its name, or its first output, and its operator."""
     who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
     return f"{who} ({kind.op_type})"
 
@@ -72,7 +71,6 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
     """How an ONNX node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known.
-
     ``version``: the opset of ``domain``; ``inputs``: names, b"" for one that is left out; ``outputs``: how many."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
@@ -107,8 +105,7 @@ def _is_undefined(value: ir.Value) -> bool:
 
 
 def refuse_undefined(model: ir.Model, where: str) -> None:
-    """Raises AmpError AMP204 for a value of an ONNX model that a node reads, or that is an output of the model, and
-    that nothing defines."""
+    """Raises AmpError AMP204 for a value that an ONNX node reads, or the model gives out, and nothing defines."""
     for graph in all_graphs(model):
         for node in graph:
             for value in node.inputs:
@@ -136,8 +133,7 @@ def refuse_cycles(model: ir.Model, where: str) -> None:
 
 
 def refuse_multiplied(model: ir.Model) -> None:
-    """Raises AmpError AMP203 for an ONNX model whose functions call themselves, or make more than `MOST_NODES` nodes
-    once every call of them is expanded."""
+    """Raises AmpError AMP203 for ONNX functions that call themselves, or make more than `MOST_NODES` nodes expanded."""
     counts: dict[tuple[str, str, str], int] = {}  # function -> its nodes, expanded
 
     def count(graph: Iterable[ir.Node], depth: int) -> int:
@@ -161,8 +157,7 @@ def refuse_multiplied(model: ir.Model) -> None:
 
 
 def unknown_versions(proto: ModelProto) -> list[str]:
-    """A sentence for each opset of an ONNX model, and for the version of its file format, that the installed onnx does
-    not know; empty for most models."""
+    """A sentence for each opset and IR version of an ONNX model that the installed onnx does not know."""
     said = []
     if proto.ir_version > onnx.IR_VERSION:
         said.append(f"IR version {proto.ir_version} is unknown: read as {onnx.IR_VERSION}, the newest known here")

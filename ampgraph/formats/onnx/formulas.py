@@ -30,14 +30,12 @@ class Step:
         self.value, self._make = value, make
 
     def with_value(self, value: ir.Value | None) -> Step:
-        """As kernels round: another value, already rounded and never None, as a Step whose nodes are written to the
-        same place."""
+        """As kernels round: another value, rounded already and never None, as a Step of the same formula."""
         assert value is not None
         return Step(value, self._make)
 
     def apply(self, kind: str, *operands: Step | float) -> Step:
-        """As kernels round: the rounded result of an ONNX operator on ``operands``, all of them: this Step itself only
-        if it is one of them."""
+        """As kernels round: an ONNX operator's rounded result on just these ``operands``."""
         return Step(self._make(kind, [one.value if isinstance(one, Step) else one for one in operands]), self._make)
 
     def __add__(self, other: Step | float) -> Step:
@@ -88,8 +86,8 @@ def _tanh(x: Step) -> Step:
 
 
 def _erf(x: Step) -> Step:
-    """As kernels round: the error function, by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, with
-    e^(-x^2) as 2^-((|x| * log2(e)) * |x|)."""
+    """As kernels round: erf, by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, with e^(-x^2) as
+    2^-((|x| * log2(e)) * |x|)."""
     size = abs(x)
     t = 1.0 / (1.0 + 0.3275911 * size)
     fit = (((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
@@ -102,8 +100,8 @@ def _hard_sigmoid(x: Step, alpha: float = 0.2, beta: float = 0.5) -> Step:
 
 
 def _gelu(x: Step, approximate: str = "none") -> Step:
-    """As kernels round: GELU, x times the share of a normal distribution below x: by erf where ``approximate`` is
-    ``none``, else by tanh."""
+    """As kernels round: x times the normal distribution below x, by erf where ``approximate`` is ``none``, else by
+    tanh."""
     if approximate == "none":
         return 0.5 * x * (1.0 + _erf(x * 0.7071067811865475))
     return x * (0.5 + 0.5 * _tanh(x * (0.035677408136300125 * x * x + 0.7978845608028654)))
@@ -122,8 +120,7 @@ FORMULAS: Mapping[str, Callable[..., Step]] = {
 
 
 def step(nodes: LowNodes, value: ir.Value | None, dtype: str) -> Step:
-    """As kernels round: a value, never None, as a `Step` of a formula whose nodes are written to ``nodes`` and whose
-    results are rounded to ``dtype``."""
+    """As kernels round: a value (never None) as a `Step` whose nodes go to ``nodes``, rounded to ``dtype``."""
 
     def make(kind: str, operands: Sequence[ir.Value | float]) -> ir.Value:
         values = [one if isinstance(one, ir.Value) else nodes.constant(cut(one, dtype)) for one in operands]

@@ -45,8 +45,7 @@ class OnnxGraph(RunnableOnnx):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
-        """Reads, checks and repairs an ONNX file. Raises AmpError as `io.load` does: AMP101 to AMP103, AMP107,
-        AMP204."""
+        """Reads, checks and repairs an ONNX file. Raises AmpError AMP101 to AMP103, AMP107, AMP204, as `io.load`."""
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._known_sorted, graph._weights_inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
@@ -54,9 +53,8 @@ class OnnxGraph(RunnableOnnx):
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
         """An editor of the ONNX model over its newest dataflow; raises StaleDataflow for another. Functions are copied
-        as soon as it is made, and the default opset imported for its Casts.
-
-        ``signature``: path of a function's scope -> what was decided inside: calls with equal ones share a function."""
+        as soon as it is made, and the default opset imported for its Casts. ``signature``: path of a function's scope
+        -> what was decided inside: calls with equal ones share a function."""
         self.require_newest(flow)
         self._admit_casts()
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
@@ -105,8 +103,7 @@ class OnnxGraph(RunnableOnnx):
         return ""
 
     def _graphs(self) -> list[ir.Graph]:
-        """Every graph of the ONNX model, bodies and functions included; the walk over all attributes is done once
-        between edits."""
+        """Every graph of the ONNX model, bodies and functions too, found once between edits."""
         if self._found_graphs is None:
             self._found_graphs = list(all_graphs(self.model))
         return self._found_graphs
@@ -141,7 +138,6 @@ class OnnxGraph(RunnableOnnx):
 
     def interface(self) -> dict[str, str]:
         """Name -> type, in words (``float32``, ``a sequence of float32``), of the ONNX model's inputs and outputs.
-
         Inputs with a stored default are left out, as the default cannot follow a new type."""
         main = self.model.graph
         inputs = [value for value in main.inputs if not value.is_initializer()]
@@ -171,16 +167,14 @@ class OnnxGraph(RunnableOnnx):
         return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the ONNX model and its data file, whole or not at all. Raises AmpError AMP105 as `io.save` does, and
-        for the name of a MindIR file."""
+        """Writes the ONNX model and its data file, whole or not. Raises AmpError AMP105, also for a MindIR name."""
         if is_mindir(path):
             hint = "give it a name that ends in .onnx"
             raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
         onnx_io.save(self.model, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Copies the .onnx file ``source`` and its data files to another name. Raises AmpError as `io.copy_unchanged`
-        does."""
+        """Copies the .onnx file ``source`` and its data files to another name. Raises as `io.copy_unchanged`."""
         onnx_io.copy_unchanged(source, target)
 
     def digest(self) -> str:
@@ -205,8 +199,7 @@ class OnnxGraph(RunnableOnnx):
 
 
 def _attribute_text(attribute: ir.Attr) -> str:
-    """An ONNX attribute as the digest has it; of bodies and lists of tensors the name alone: a body is digested as a
-    graph of its own."""
+    """An ONNX attribute as the digest has it; of bodies, digested on their own, and lists of tensors the name alone."""
     if attribute.is_ref():
         return f"{attribute.name}=@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

@@ -49,11 +49,9 @@ TAKEN = "ampgraph.taken"
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
-    """Reads, checks and repairs an ONNX model; its external tensors stay on disk, mapped when they are read.
-
-    Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data, AMP107 holds training, AMP204
-    faulty nodes).
-    """
+    """Reads, checks and repairs an ONNX model; its external tensors stay on disk, mapped when they are read. Raises
+    AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data, AMP107 holds training, AMP204 faulty
+    nodes)."""
     path = Path(path)
     proto, held, outside = _checked_proto(path)
     model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
@@ -106,9 +104,8 @@ def hold_attributes(model: ir.Model) -> ir.Model:
 
 
 def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
-    """The onnx_ir model of a ModelProto, whose faults are refused or repaired and noted.
-
-    ``held``: its `holders`; ``folder``: where its data files are, None without any; ``where``: how messages name it."""
+    """The onnx_ir model of a ModelProto, whose faults are refused or repaired and noted. ``held``: its `holders`;
+    ``folder``: where its data files are, None without any; ``where``: how messages name it."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
@@ -143,13 +140,11 @@ def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | N
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes an ONNX model, and beside it one data file if the input had one or 2 GB are passed.
-
-    The data file is ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that
-    is somebody else's or what the model itself reads. Data and model are renamed one after the other: where that is cut
-    short, their marks differ and `load` refuses the pair. The model in memory keeps reading the files that it was
-    loaded from. Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
-    """
+    """Writes an ONNX model, and beside it one data file if the input had one or 2 GB are passed. The data file is
+    ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that is somebody else's
+    or what the model itself reads. Data and model are renamed one after the other: where that is cut short, their marks
+    differ and `load` refuses the pair. The model in memory keeps reading the files that it was loaded from. Raises
+    AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind."""
     path = Path(path)
     with whole_files(path, "-o") as temporary:
         outside = written_outside(model)
@@ -175,9 +170,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
 
 
 def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes the data files of the ONNX model that was replaced, but for those in ``used``.
-
-    ``own``: their names in ``folder``; ``used``: real paths."""
+    """Removes the data files of the ONNX model that was replaced, but for those in ``used``. ``own``: their names in
+    ``folder``; ``used``: real paths."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)

@@ -28,7 +28,6 @@ Turn = Callable[["LowNodes", Sequence[ir.Value], Sequence[ir.Value]], list[ir.Va
 
 class LowNodes:
     """Writes nodes that round as kernels do, in float32, and keeps them in ``nodes``, in their order, in no graph yet.
-
     ``opset``: of the standard operators; ``to``: type -> Cast's attribute; ``name``: makes a free name of one;
     ``fused``: products are not rounded, as in fused multiply-adds."""
 
@@ -83,10 +82,9 @@ class LowNodes:
         filling: float,
     ) -> ir.Value:  # fmt: skip
         """As kernels round: the numbers of a matrix that each lane reads at each turn, [rows, turns, lanes, numbers];
-        ``filling`` where there are no more.
-
-        ``count``: the length of a row, 0 where that is open (from opset 11 on); ``shape``: (lanes, numbers) of the
-        result; ``limits``: how many lanes, and numbers of a lane, are used, nodes' values where ``count`` is open."""
+        ``filling`` where there are no more. ``count``: the length of a row, 0 where that is open (from opset 11 on);
+        ``shape``: (lanes, numbers) of the result; ``limits``: how many lanes, and numbers of a lane, are used, nodes'
+        values where ``count`` is open."""
         lane, place = np.arange(shape[0]).reshape(1, -1, 1), np.arange(shape[1]).reshape(1, 1, -1)
         always, number = self.constant(np.ones(1, bool)), self.constant(np.array([filling], np.float32))
         filled = self.do("Where", [always, number, self.columns(rows, np.array([0]))])

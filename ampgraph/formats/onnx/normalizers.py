@@ -152,10 +152,9 @@ class NormalizerNodes(LowNodes):
 
 def conv_with_norm(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str) -> ir.Node:
     """Writes a Conv into whose weights the BatchNormalization behind it is taken, each step of that rounded to
-    ``dtype``: what ONNX Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc).
-
-    Returns its node, which computes in float32: a template from which `ProductNodes.write` writes it as its kernel adds
-    up. ``rank``: of the weights. Epsilon is added in float32, as there, and rounded with the variance: so it is not a
+    ``dtype``: what ONNX Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). Returns its
+    node, which computes in float32: a template from which `ProductNodes.write` writes it as its kernel adds up.
+    ``rank``: of the weights. Epsilon is added in float32, as there, and rounded with the variance: so it is not a
     `Step`, which would round epsilon itself."""
     scale, shift, mean, variance = (step(nodes, value, dtype) for value in norm.inputs[1:5])
     root = nodes.do("Add", [variance.value, nodes.constant(np.array(attribute(norm, "epsilon", EPSILON), np.float32))])

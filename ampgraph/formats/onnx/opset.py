@@ -14,10 +14,9 @@ from .native import remember, repairs_of
 
 
 def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
-    """A new graph of the ONNX model in another opset of the default domain; ``graph`` stays as it is.
-
-    Declared types of inputs and outputs, exporters' layers and notes on repairs are those of ``graph``. Raises AmpError
-    AMP307 for an opset that onnx does not know, a model with functions, and what its converter cannot move."""
+    """A new graph of the ONNX model in another opset of the default domain; ``graph`` stays as it is. Declared types of
+    inputs and outputs, exporters' layers and notes on repairs are those of ``graph``. Raises AmpError AMP307 for an
+    opset that onnx does not know, a model with functions, and what its converter cannot move."""
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
         raise AmpError(
@@ -62,11 +61,9 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
 
 def _keep_old_resize(node: ir.Node, enlarges: bool) -> None:
     """Writes into the attributes of a Resize, moved to opset 11 or later, how it worked before; onnx's converter leaves
-    it to the newer defaults, which differ.
-
-    Coordinates were divided by the scale, and "nearest" was rounded down; ONNX Runtime rounds up where it shrinks.
-    ``enlarges``: whether it was an Upsample, for one whose scales are not stored. Raises AmpError AMP307 for "nearest"
-    that may both shrink and enlarge."""
+    it to the newer defaults, which differ. Coordinates were divided by the scale, and "nearest" was rounded down; ONNX
+    Runtime rounds up where it shrinks. ``enlarges``: whether it was an Upsample, for one whose scales are not stored.
+    Raises AmpError AMP307 for "nearest" that may both shrink and enlarge."""
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     mode = node.attributes.get("mode")
     if mode is not None and mode.as_string() != "nearest":

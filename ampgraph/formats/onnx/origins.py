@@ -56,11 +56,9 @@ class Origins:
 
 def origin_of_node(node: ir.Node) -> Origin | None:
     """What an onnx_ir node was exported from: ``torch::CLASS`` of each module around it, then ``aten::NAME``; None
-    where the exporter does not say it.
-
-    torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear :
-    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it.
-    """
+    where the exporter does not say it. torch.onnx.export(dynamo=True) writes the line of the exported graph that a node
+    belongs to, ``%linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the
+    classes around it."""
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:

@@ -61,7 +61,6 @@ class ProductNodes(LowNodes):
 
     def write(self, node: ir.Node, dtype: str, shapes: Sequence[Shape | None]) -> ir.Value:
         """Writes a product that `knows` knows as a kernel rounds, with an accumulator of ``dtype``; returns its result.
-
         ``node``: computes the same in float32; its output says the shape when the model runs; ``shapes``: of its
         operands, None where unknown."""
         weight = [n if isinstance(n, int) else 0 for n in shapes[1] or ()]
@@ -156,11 +155,10 @@ class ProductNodes(LowNodes):
         rank: int,
     ) -> ir.Value:
         """A convolution written as a kernel rounds: each group is a product of its weights with what they meet, summed
-        over the places of the kernel and the channels at each.
-
-        ``weights``: [group, output channel, place, input channel]; ``columns``: what each place of the kernel meets in
-        each channel, [batch, channel, place, ...]; ``sizes``: numbers of groups, of output channels, of input channels
-        of a group, of places; ``rank``: of the weight."""
+        over the places of the kernel and the channels at each. ``weights``: [group, output channel, place, input
+        channel]; ``columns``: what each place of the kernel meets in each channel, [batch, channel, place, ...];
+        ``sizes``: numbers of groups, of output channels, of input channels of a group, of places; ``rank``: of the
+        weight."""
         group, out, inside, places = sizes
         columns = self.reshape(columns, [0, group, inside, places, -1])
         columns = self.reshape(self.do("Transpose", [columns], perm=[0, 1, 3, 2, 4]), [0, group, places * inside, -1])
@@ -193,7 +191,6 @@ class ProductNodes(LowNodes):
         start: ir.Value | None = None,
     ) -> ir.Value:  # fmt: skip
         """As kernels round: start + a @ b for values of the ranks `_ranks`, a turn for each index of the depth.
-
         ``shape``: of the result, a value; ``lanes``: where each of several lanes reads, whose products are added up at
         each turn before they are added to the sum; ``start``: what the sum begins at, None for zeros."""
         assert a is not None and b is not None

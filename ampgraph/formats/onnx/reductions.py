@@ -37,16 +37,14 @@ LANES_OF_POOLS = 128
 
 
 class ReductionNodes(LowNodes):
-    """Writes the nodes that compute a reduction or average pool as a kernel rounds. One object writes one.
-
-    *Rows*: a matrix [results, elements], of which each row is added up."""
+    """Writes the nodes that compute a reduction or average pool as a kernel rounds. One object writes one. *Rows*: a
+    matrix [results, elements], of which each row is added up."""
 
     def write(self, node: ir.Node, dtype: str, shape: Shape | None, stepwise: bool) -> ir.Value | None:
         """Writes a reduction with a sum of ``dtype``, and returns its result; None where the rounded result overflows
-        as the sum does, so that nothing is to be written.
-
-        ``node``: computes the same in float32; ``shape``: of its operand, None where unknown; ``stepwise``: whether
-        each step of the sum is rounded, if its rows are known, or the whole sum once."""
+        as the sum does, so that nothing is to be written. ``node``: computes the same in float32; ``shape``: of its
+        operand, None where unknown; ``stepwise``: whether each step of the sum is rounded, if its rows are known, or
+        the whole sum once."""
         if stepwise and node.op_type in SUMMED and shape is not None:
             rows = self._windows(node, shape) if node.op_type == "AveragePool" else self._rows(node, shape)
             if rows is not None:
@@ -119,9 +117,8 @@ class ReductionNodes(LowNodes):
     # -- rows: [results, elements] -------------------------------------------------------------------------------------
 
     def _rows(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
-        """For a reduction written as kernels round: (rows, their length, 0 where it is open, number of lanes).
-
-        None where it is not known which axes are reduced, or, before opset 11 (`OPEN_ROWS`), how long rows are."""
+        """For a reduction written as kernels round: (rows, their length, 0 where it is open, number of lanes). None
+        where it is not known which axes are reduced, or, before opset 11 (`OPEN_ROWS`), how long rows are."""
         pool = node.op_type in POOLS
         axes = list(range(2, len(shape))) if pool else _axes(node, len(shape))
         if not axes:

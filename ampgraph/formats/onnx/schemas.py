@@ -193,10 +193,8 @@ class NodeSlots:
 @functools.cache
 def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> NodeSlots | None:
     """The slots of an ONNX node with that many inputs and outputs; None for an operator without a schema, or whose
-    schema does not have as many.
-
-    A slot is named after its type variable, ``T``; ``T@i2`` for one of several inputs of type T that need not agree;
-    ``name:tensor(int64)`` where the schema names the type itself."""
+    schema does not have as many. A slot is named after its type variable, ``T``; ``T@i2`` for one of several inputs of
+    type T that need not agree; ``name:tensor(int64)`` where the schema names the type itself."""
     found = schema(domain, op_type, opset)
     if found is None:
         return None

@@ -54,10 +54,9 @@ class OnnxShapes:
 
     def certain(self, value: Value) -> Shape | None:
         """The shape of an ONNX value as far as more than a doubtful annotation says it: annotations of outputs, and in
-        bodies, may be wrong, and so may those that onnx's inference contradicts; None then.
-
-        Stored tensors and inputs of the model are certain; of another value of the main graph the annotation is
-        believed where onnx infers nothing, and its inferred sizes before the annotated ones."""
+        bodies, may be wrong, and so may those that onnx's inference contradicts; None then. Stored tensors and inputs
+        of the model are certain; of another value of the main graph the annotation is believed where onnx infers
+        nothing, and its inferred sizes before the annotated ones."""
         native: ir.Value = value.native
         shape = self(value)
         if value.weight or shape is None or (native.is_graph_input() and value.scope == 0):
@@ -83,7 +82,6 @@ class OnnxShapes:
     @cached_property
     def _inferred_from_inputs(self) -> Mapping[str, onnx.ValueInfoProto]:
         """Name -> what onnx infers of the values of an ONNX model's main graph, whatever the file says of its outputs.
-
         It is inferred where annotations may mislead: in a model too long for `contradicted` to have compared them, and
         where nodes read an output, whose declared shape may be wrong. Else, and for a model with functions, empty."""
         graph = self.model.graph
@@ -102,10 +100,8 @@ def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
 
 def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     """(value, shape that onnx infers) for the values of an ONNX model's main graph whose annotated shape cannot be
-    that.
-
-    Empty for a model with functions or of more than ``MOST_NODES``: inference takes a tenth of a millisecond a node,
-    and may multiply in functions."""
+    that. Empty for a model with functions or of more than ``MOST_NODES``: inference takes a tenth of a millisecond a
+    node, and may multiply in functions."""
     if model.functions or model.graph.num_nodes() > MOST_NODES:
         return []
     annotated = [value for node in model.graph for value in node.outputs if value.shape is not None]
@@ -130,11 +126,10 @@ def infer(
     model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({}),
     inputs: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, onnx.ValueInfoProto]:  # fmt: skip
-    """Name -> what onnx infers of the values of an ONNX model's main graph, by inputs, outputs and small constants,
-    not by annotations inside; empty where inference fails. Outputs are among them if ``doubted``.
-
-    ``doubted``: shapes that the file declares for outputs are not believed. ``typed``: name -> element type, for what
-    onnx knows no operator of. ``inputs``: name -> sizes, from which shapes are computed too that the graph computes."""
+    """Name -> what onnx infers of the values of an ONNX model's main graph, by inputs, outputs and small constants, not
+    by annotations inside; empty where inference fails. Outputs are among them if ``doubted``. ``doubted``: shapes that
+    the file declares for outputs are not believed. ``typed``: name -> element type, for what onnx knows no operator of.
+    ``inputs``: name -> sizes, from which shapes are computed too that the graph computes."""
     proto = _model_outline(model)
     outputs = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - outputs):
