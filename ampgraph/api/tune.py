@@ -42,7 +42,7 @@ from ..planner.facts.facts import Facts
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import tuning_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
@@ -51,7 +51,7 @@ from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .prepare import at_given_opset, freeze_weights
-from .steps import checked_interface
+from .steps import checked_low_interface
 
 
 @takes_recipe
@@ -115,7 +115,7 @@ def tune(
             try_folder(Path(output), "-o")
         bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
         found = _searched(bench, tolerance, output, sensitivity)
-    write_page(html, lambda: tuning_page(see(found.output or model), found).html())
+    write_page(html, lambda: tuning_page(view_model(found.output or model), found).html())
     return found
 
 
@@ -129,7 +129,7 @@ def bench_of(
     drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
     measure = metric_of(metric, roles_of(graph.dataflow()))
     steered = Measuring().measured_options(options, graph)
-    return Bench(model, steered, checked_interface(graph, recipe), drawn, measure, scratch, progress, until)
+    return Bench(model, steered, checked_low_interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
