@@ -16,7 +16,7 @@ from ..core.plan import Plan
 from ..core.progress import Progress
 from ..formats.checks import faults_reported
 from ..numerics.metrics.metric import Function
-from ..report.diff import OutputErrors, SideBySide, models_apart, plans_apart
+from ..report.diff import OutputErrors, SideBySide, compare_models, compare_plans
 from .kinds import Data, Model, PathLike, path_of
 
 
@@ -85,13 +85,13 @@ def _compare(first: Model | Plan, second: Model | Plan) -> SideBySide:
     """For `diff`: compares two models or two plans. Raises AmpError AMP208 for one of each."""
     ours, theirs = (_plan_of(item) for item in (first, second))
     if ours is not None and theirs is not None:
-        return plans_apart(ours, theirs, (_name_of(first), _name_of(second)))
+        return compare_plans(ours, theirs, (_name_of(first), _name_of(second)))
     if ours is not None or theirs is not None:
         hint = "`ampgraph convert MODEL --plan-out FILE` writes the plan of a conversion"
         raise AmpError("AMP208", "one of the two is a plan, the other a model", hint=hint)
     sources: list[PathLike | None] = [path_of(first), path_of(second)]
     with quiet_collector(), faults_reported(*sources):
-        return models_apart(first, second)
+        return compare_models(first, second)
 
 
 def _plan_of(item: Model | Plan) -> Plan | None:

@@ -27,7 +27,7 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.walk import copied
-from ..report.summary import choices
+from ..report.summary import node_choices
 from ..runtime.optimized import kind_of, walk_nodes
 from ..runtime.optimizing import SIZE_LIMIT, NodeCounter, NotOptimized, best_fused, node_count
 from . import pipeline
@@ -204,7 +204,7 @@ GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:
     """For `convert --opset auto`: how bad a plan is: its products in float32, Casts, other nodes in float32."""
-    float32 = [node for node in choices(plan, flow, options.lists).chosen if node.dtype != plan.dtype]
+    float32 = [node for node in node_choices(plan, flow, options.lists).chosen if node.dtype != plan.dtype]
     products = sum(node.role in options.lists.products for node in float32)
     return products, len(plan.casts), len(float32) - products
 

@@ -28,7 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import DRY_RUN, Choices, Summary, choices, said_notes, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, node_choices, summarize, summary_notes
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -44,15 +44,9 @@ SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
 @dataclass(frozen=True)
 class Checking:
-    """How a conversion is checked.
-
-    Attributes:
-        mode: ``auto``, ``require`` or ``off``; None: as the environment's AMPGRAPH_CHECK says, else ``auto``.
-        tolerance: the error that is allowed; None: the low type's own.
-        repair: whether a result that misses is converted again with more in float32.
-        metric: as `verify` takes it; None: the check's own measure.
-        memory: the GB that the check may take; None: 4.3.
-    """
+    """How a conversion is checked. ``mode``: None: as the environment's AMPGRAPH_CHECK says, else ``auto``;
+    ``tolerance``: None: the low type's own; ``repair``: convert a result that misses again, with more in float32;
+    ``metric``: None: the check's own measure; ``memory``: the GB that the check may take, None: 4.3."""
 
     mode: str | None = "off"
     tolerance: float | None = None
@@ -164,7 +158,7 @@ def convert_in_memory(job: Job, progress: Progress = silent) -> Conversion:
     plan, options = plan_or_options(job)
     output = output_path(job, plan, options)
     graph, back = read_model(job, output, progress)
-    low_io = frozenset() if options is None else checked_interface(graph, job.recipe)
+    low_io = frozenset() if options is None else checked_low_interface(graph, job.recipe)
     before = graph.census() if job.report else None
     count = freeze_weights(graph, job.recipe)
     as_given, optimised = graph, optimise(graph, job.optimize, options, progress)
@@ -197,7 +191,7 @@ def convert_in_memory(job: Job, progress: Progress = silent) -> Conversion:
             notes += alternatives(flow, options, made_plan)
         known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
         inside = fused_values(flow, known, made_plan.rewrites)
-        chosen = choices(made_plan, flow, known.lists, known.ranges)
+        chosen = node_choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
     edited = pipeline.run_passes(
         graph, made_plan, flow, given=options is None, passes=job.passes, check=job.check_passes, describe=job.metadata
@@ -239,7 +233,7 @@ def prepare_to_plan(
     if as_made:
         recipe = made_for(recipe, graph)
         options = resolve(recipe, graph.format)
-    low_io = checked_interface(graph, recipe)
+    low_io = checked_low_interface(graph, recipe)
     freeze_weights(graph, recipe)
     moved = move_opset(graph, recipe, options, low_io, progress)
     options = measuring.measured_options(replace(options, moved_to=moved.opset), moved.graph, progress)
@@ -308,7 +302,7 @@ def read_model(job: Job, output: Path | None, progress: Progress) -> tuple[Graph
     return graph, back
 
 
-def checked_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
+def checked_low_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
     """For `convert`: the names of the inputs and outputs that a recipe makes low. Raises AmpError for names of these,
     or of dimensions, that the graph does not have."""
     low_io = low_interface(graph, recipe.io)
@@ -329,7 +323,7 @@ def summary_of(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
-    notes = (*summary.notes, *said_notes(_further_notes(summary, job, known, flow)))
+    notes = (*summary.notes, *summary_notes(_further_notes(summary, job, known, flow)))
     if written is not None:
         why_no_file = ""
     elif job.dry_run:
@@ -339,9 +333,11 @@ def summary_of(done: Conversion) -> Summary | None:
         why_no_file = "in memory" if in_memory else "not written (--check require)"
     speed = None  # where nothing is low
     if summary.lowered:
-        from ..report.estimate import NOTHING, no_device, speed_of
+        from ..report.estimate import NOTHING, estimate_speed, speed_without_device
 
-        speed = no_device(known.target) if flow is None else speed_of(flow, known, done.inside or NOTHING)
+        speed = (
+            speed_without_device(known.target) if flow is None else estimate_speed(flow, known, done.inside or NOTHING)
+        )
     return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=why_no_file)
 
 

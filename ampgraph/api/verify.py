@@ -19,7 +19,7 @@ from ..numerics.metrics.agreement import vanishing_output
 from ..numerics.metrics.metric import Function, metric_of
 from ..numerics.pairs import make_pair
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import verification_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
@@ -117,7 +117,7 @@ def verify(
         found = _verification(paths, tolerance, len(drawn), notes, seen, search, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
-    write_page(html, lambda: verification_page(see(model), found).html())
+    write_page(html, lambda: verification_page(view_model(model), found).html())
     return found
 
 

@@ -13,8 +13,8 @@ NAMES = {"str": "a text", "PathLike": "a path", "bool": "True", "bool_": "False"
 
 
 def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
-    """Checks an argument: raises AmpError AMP301, with ``hint``, for a value of none of the types ``kinds``; None is
-    not checked."""
+    """Checks an argument: raises AmpError AMP301, with ``hint``, for a value of none of ``kinds``; None is not
+    checked."""
     if value is not None and not isinstance(value, kinds):
         wanted = " or ".join(NAMES.get(kind.__name__, f"a {kind.__name__}") for kind in kinds)
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not {wanted}", hint=hint)
@@ -26,8 +26,7 @@ def check_path(name: str, value: object) -> None:
 
 
 def check_callables(name: str, value: object) -> None:
-    """Checks an argument: raises AmpError AMP301 for anything but an iterable of functions, a single function and None
-    too."""
+    """Checks an argument: raises AmpError AMP301 for anything but several functions, for one alone and None too."""
     given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
     for one in [value] if given is None else given:
         if given is None or not callable(one):

@@ -19,8 +19,7 @@ class _CollectorDebt:
         self.objects, self.resident = 0, 0
 
     def settle(self) -> None:
-        """Runs Python's garbage collector where models of earlier work may have left much: many objects, or memory that
-        has grown much."""
+        """Runs Python's garbage collector where models of earlier work may have left many objects or much memory."""
         if self.objects and (self.objects > MOST_OBJECTS or _resident() - self.resident > MOST_BYTES):
             gc.collect()
             self.objects, self.resident = 0, _resident()

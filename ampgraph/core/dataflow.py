@@ -298,8 +298,7 @@ class Dataflow:
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
     def at(self, scope: str, index: int) -> Op:
-        """The operator at a place that a plan names: the path of a scope and an index in it. Raises LookupError where
-        there is none."""
+        """The operator at a place of a plan: path of a scope, index in it. Raises LookupError where there is none."""
         if not self._by_place:
             self._by_place.update({(self.scopes[op.scope].path, op.index): op for op in self.ops})
         return self._by_place[scope, index]
@@ -333,8 +332,8 @@ class Dataflow:
         return given if isinstance(given, (int, float)) else None
 
     def integers(self, op: Op, name: str) -> list[int] | None:
-        """The whole numbers in an operator's attribute, of a single one too; None where it is absent or holds neither a
-        whole number nor a list."""
+        """The whole numbers in an operator's attribute, as a list for a single one too; None where it has no such
+        thing."""
         given = self.attribute(op, name)
         if isinstance(given, int):
             return [given]

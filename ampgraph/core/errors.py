@@ -16,8 +16,7 @@ class AmpError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
-        """``code``: one of `error_codes.CODES`; ``where``: the file, node or option at fault; "" where there is
-        none."""
+        """``code``: one of `error_codes.CODES`; ``where``: the file, node or option at fault; "" for none."""
         self.code, self.message, self.where, self.hint = code, message, where, hint
         super().__init__(self.__str__())
 
@@ -72,8 +71,7 @@ def is_whole(value: object) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, without the C++ function that said it; the error's class where it says
-    nothing."""
+    """The first line of an error's text, without the C++ function that said it; its class where there is no text."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return _without_function(line).rstrip(": ")
 

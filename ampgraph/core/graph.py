@@ -65,7 +65,7 @@ class Editor(Protocol):
         ...
 
     def op(self, scope: str, index: int) -> Op | None:
-        """The operator at a place: the path of a scope and an index in it; None where there is none."""
+        """The operator at a place: path of a scope, index in it; None where there is none."""
         ...
 
     def retype(self, value: Value, dtype: str) -> None:
@@ -73,8 +73,8 @@ class Editor(Protocol):
         ...
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Pins an output's type to ``dtype`` by the operator's attribute where it would else follow an input whose type
-        changes; does nothing to any other operator."""
+        """Pins the type of an output that would else follow an input's, by the operator's attribute; leaves other
+        operators."""
         ...
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
@@ -109,8 +109,8 @@ class Editor(Protocol):
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator and has its readers read its input. Returns False, and changes nothing, where a
-        boundary needs its result."""
+        """Removes a one-input operator; its readers read its input. Changes nothing, and returns False, if a boundary
+        needs it."""
         ...
 
     def remove(self, op: Op) -> bool:
@@ -170,20 +170,18 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
-        """Adds a last result to an operator with bodies (If, Loop, Scan), and returns it; its name is ``name``, made
-        unique.
+        """Adds a last result, called ``name`` made unique, to an operator with bodies (If, Loop, Scan), and returns it.
 
         ``results``: for each body the value that becomes a further output of it."""
         ...
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """Adds a Constant right behind an operator, or behind the one that makes a value, and returns its result; its
-        name is ``name``, made unique."""
+        """Adds a Constant right behind an operator, or behind what makes a value; its result, called ``name`` made
+        unique."""
         ...
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
-        """Adds a stored tensor to a scope that is a graph, not a function, and returns it; its name is ``name``, made
-        unique."""
+        """Adds a stored tensor, called ``name`` made unique, to a scope that is no function, and returns it."""
         ...
 
     def set_number(self, op: Op, name: str, number: float) -> None:
@@ -195,12 +193,11 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def set_rank(self, value: Value, dimensions: int) -> None:
-        """Annotates a value with a shape of so many dimensions of unknown size, in the place of the one it had."""
+        """Sets the shape in the file of a value to so many dimensions of unknown size."""
         ...
 
     def supersede(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old`` read ``value``, which takes over its name, type and shape; an output of the graph
-        too."""
+        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape."""
         ...
 
     def move(self, op: Op, behind: Op) -> None:
@@ -208,8 +205,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def drop_unread(self, value: Value) -> None:
-        """Removes a stored tensor or Constant that nothing reads any more; does nothing to one that is read, an input
-        or output of the graph, or the result of another operator."""
+        """Removes a stored tensor or Constant that nothing reads any more; any other value, and a graph's output,
+        stays."""
         ...
 
 
@@ -244,8 +241,8 @@ class Graph(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Sorts nodes that stand before what they read. MindIR, which is written sorted: raises AmpError 2xx for what
-        MindSpore could not read."""
+        """Sorts the nodes of an unsorted file. MindIR, always sorted: raises AmpError 2xx for what MindSpore could not
+        read."""
         ...
 
     def repairs(self) -> list[str]:
@@ -280,8 +277,7 @@ class Graph(Protocol):
         ...
 
     def digest(self) -> str:
-        """A digest that changes with the structure, the types and the small constants; large weights count by type and
-        shape."""
+        """A digest of the structure, the types and the small constants; large weights count by type and shape."""
         ...
 
     def version(self) -> str:
@@ -289,8 +285,8 @@ class Graph(Protocol):
         ...
 
     def interface(self) -> dict[str, str]:
-        """The inputs and outputs that may change their type: name -> type (``float32``, ``a sequence of int64``), ""
-        where the file says none."""
+        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), "" where none is
+        said."""
         ...
 
     def dimensions(self) -> set[str]:
@@ -336,9 +332,8 @@ class StepGraph(Protocol):
         ...
 
     def check_gradients(self) -> int:
-        """Has the step look for overflow in the gradients themselves instead of a register of the device, and returns
-        how many gradients are looked at; 0, and nothing changed, where it asks no register. Raises AmpError AMP205 for
-        a check of unknown form."""
+        """Has the step look for overflow in the gradients themselves instead of a register of the device; returns how
+        many, 0 where it asks no register. Raises AmpError AMP205 for a check of unknown form."""
         ...
 
 

@@ -169,8 +169,7 @@ class _PatternCompiler:
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
-        """For matching: the calls any of which may compute a node; names that one of them binds are new to the others
-        too."""
+        """For matching: the calls any of which may compute a node; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
@@ -226,8 +225,7 @@ class PatternSet:
         self._trees: dict[str, Branch] = {}
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
-        """Every match in a dataflow, in the order of the anchors' nodes, at most one for each: that of the first
-        pattern.
+        """Every match in a dataflow, in the order of the anchors' nodes; of several at one anchor the first pattern's.
 
         ``classes``: the operators that patterns call by the name of a class."""
         classes = classes or {}
@@ -248,16 +246,15 @@ class PatternSet:
                 yield match
 
     def _tree(self, anchor: str) -> Branch:
-        """The instructions of all patterns with this anchor in one tree, made once: what they share at the beginning is
-        tried once."""
+        """The instructions of all patterns with this anchor as one tree: what they share at the beginning is tried
+        once."""
         if anchor not in self._trees:
             self._trees[anchor] = pattern_tree(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
     def _required_readers(self, anchor: str, classes: Classes) -> frozenset[str]:
         """The operators one of which must read the anchor's result for any pattern to match. Empty where that cannot be
-        said: a pattern ends at the anchor, its second step does not go to a reader of the result, or it goes to a class
-        of operators."""
+        said: a pattern ends there, its second step goes elsewhere, or to a class."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -266,16 +263,14 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """Each operator at which a search starts -> the name that patterns have for it: its own, or that of its
-        class."""
+        """Operator at which a search starts -> the name that patterns have for it: its own, or its class's."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
 
 class View:
     """Reads a dataflow by the conventions of patterns. ``roles``: the operators that patterns speak of;
-    ``overridable``: whether an input with a stored tensor as its default, which a caller may override, counts as stored
-    too."""
+    ``overridable``: whether an input with a stored default counts as stored too."""
 
     def __init__(
         self, flow: Dataflow, conventions: Conventions, roles: Collection[str], *, overridable: bool = True
@@ -284,8 +279,7 @@ class View:
         self.overridable = overridable
 
     def look_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """For matching: (the value before Casts and identities that change nothing, those operators, the last
-        first)."""
+        """For matching: (the value before Casts and identities that change nothing, these, the last first)."""
         passed: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         producer = values[value].producer
@@ -303,8 +297,7 @@ class View:
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """For matching: Casts and identities that change nothing behind an operator, one after the other, as long as
-        each is the only reader."""
+        """For matching: Casts and identities behind an operator, one after the other, as long as each alone reads."""
         readers = (reader for _, reader in sole_readers(self.flow, op))
         return takewhile(self.changes_nothing, readers)
 
@@ -313,8 +306,8 @@ class View:
         return self.flow.scalar(value, overridable=self.overridable)
 
     def is_stored(self, sort: str, value: int) -> bool:
-        """For matching: whether a value is a stored tensor of a sort, one of STORED; where ``overridable``, also an
-        input that has a default."""
+        """For matching: whether a value is a stored tensor of a sort (STORED), or if ``overridable`` an input's
+        default."""
         item = self.flow.values[value]
         if not (item.weight or (self.overridable and item.default)):
             return False
@@ -325,8 +318,7 @@ class View:
 
     def attribute(self, op: Op, name: str) -> object:
         """For matching: an attribute, or the numbers in the stored operand that later versions have in its place; a
-        list as a tuple. None where there is neither; ("computed", id of the value) for an operand that is not stored,
-        which equals itself alone."""
+        list as a tuple. None where there is neither; ("computed", value) for an operand that is not stored."""
         value: object = self.flow.attribute(op, name)
         place = self.conventions.operand_attributes.get(name, NONE)
         if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
@@ -345,8 +337,7 @@ class View:
 
     def same_computation(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
         """For matching: the operators that compute two values alike (both copies of each; none for one and the same
-        value), or None where the values may differ. ``depth``: how many operators in a row stand twice so far, at most
-        `TWICE`."""
+        value), or None where the values may differ. ``depth``: how many in a row stand twice so far."""
         if value == other:
             return ()
         one, two = self.flow.writer(value), self.flow.writer(other)
@@ -374,8 +365,7 @@ Candidate = tuple[Op, tuple[Op, ...]]
 
 class Matcher:
     """Walks through trees of instructions, one anchor after the other. Lists only grow, so going back to an earlier
-    choice is cutting them; ``values`` keeps what failed tries bound, as every register is bound anew before it is
-    read."""
+    choice is cutting them; ``values`` keeps what failed tries bound, but is written before it is read."""
 
     def __init__(self, flow: Dataflow, patterns: PatternSet, classes: Classes) -> None:
         """``classes``: operators by the name that patterns have for their class."""
@@ -392,8 +382,7 @@ class Matcher:
         self.attributes: list[tuple[object, object]] = []  # (name of a reference, attribute)
 
     def match_at(self, anchor: Op, tree: Branch) -> Match | None:
-        """The match in a dataflow whose search starts at an operator, or None. ``tree``: of the patterns that start at
-        it."""
+        """The match in a dataflow that starts at an operator, or None. ``tree``: of the patterns that start there."""
         self.values = {0: anchor.outputs[0]}
         self._forget_since((0, 0, 0, 0))
         return self._follow(tree)

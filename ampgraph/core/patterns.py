@@ -152,8 +152,7 @@ def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
 
 def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
     """For `expand`: the nodes without function calls that a pattern's nodes may become, one tuple for each choice of
-    ways to compute the functions. ``depth``: in how many calls of functions these nodes are; AmpError AMP301 beyond
-    `DEPTH`."""
+    ways to compute the functions. ``depth``: in how many calls they are; AmpError AMP301 beyond `DEPTH`."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     ways = [tuple(_ways_to_compute(node, functions, depth)) for node in nodes]

@@ -78,9 +78,8 @@ class CastEdge:
 
 @dataclass(frozen=True, slots=True)
 class WeightEdit:
-    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``, which are as
-    those of a `CastEdge`), ``float32`` (floor only). Finite elements below ``floor``, which is negative, become
-    ``floor``."""
+    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``, as in a
+    `CastEdge`), ``float32`` (floor only). Finite elements below ``floor``, which is negative, become it."""
 
     scope: str
     value: str
@@ -151,8 +150,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the plan leaves the model as it is: no slot is low, and there is no Cast, rewrite, rounding or
-        changed weight."""
+        """Whether the plan leaves the model as it is: nothing is low, cast, rewritten, rounded or stored anew."""
         return not (self.casts or self.weights or self.rewrites or self.roundings) and all(
             d.dtype == "float32" for d in self.decisions
         )
@@ -256,8 +254,8 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
-        """Reads a plan back, of this format or an older one. Raises AmpError AMP401 for any other text; ``where`` it is
-        from, for the message."""
+        """Reads a plan of this format or an older one. Raises AmpError AMP401, which names ``where``, for any other
+        text."""
         try:
             data = json.loads(text)
             plan_format = data.pop("ampgraph_plan")

@@ -142,8 +142,7 @@ class Ranges:
 
     def scaled(self, renamed: Mapping[str, tuple[str, int]]) -> Ranges:
         """These ranges after values of the main graph were renamed and scaled: the old names are gone. ``renamed``: old
-        name -> (new name, e) of a value that holds 2^-e of what it held; one that was not measured may be among
-        them."""
+        name -> (new name, e) of a value, measured or not, that holds 2^-e of what it held."""
         old_keys = {escaped(name) for name in renamed}
         values = {key: known for key, known in self.values.items() if key not in old_keys}
         for name, (new_name, exponent) in renamed.items():
@@ -260,8 +259,7 @@ def escaped(name: str) -> str:
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
     """The front part of a `value_key`, up to the last " > ": the bodies and functions around a value, each by the first
-    named result of its node (else the node's own name), and a body by its place in the node too; "" for the main
-    graph."""
+    named result of its node, else the node's name, and which body it is; "" for the main graph."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""
@@ -272,8 +270,7 @@ def _scope_key(flow: Dataflow, scope: int) -> str:
 
 
 def ranges_by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
-    """The ranges that were measured (by `value_key`, as in `Ranges.values`) by value of a dataflow: value id ->
-    range."""
+    """Measured ranges by `value_key`, as in `Ranges.values`, as ranges by the id of a dataflow's value."""
     keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
     found = {}
     for value in flow.values:

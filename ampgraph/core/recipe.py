@@ -60,8 +60,8 @@ def split(text: str) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as a recipe's text has it, which `split` reads back: in quotes where it is empty or has commas, quotes or
-    blanks at an end."""
+    """A word as `split` reads it back from a recipe's text: in quotes where commas, quotes, blanks or nothing ask for
+    it."""
     if word and word == word.strip() and not re.search(r'[",]', word):
         return word
     return '"' + word.replace('"', '""') + '"'
@@ -257,8 +257,8 @@ class Recipe:
 
     @staticmethod
     def from_text(text: str) -> Recipe:
-        """Reads a short text: levels and types by themselves, other fields as ``name=word``, repeatable ones once for
-        each word.
+        """Reads a short text: levels and types by themselves, other fields as ``name=word``, repeatable ones for each
+        word.
 
         Raises AmpError AMP301 for any other text, and what `Recipe` raises for values.
         """
@@ -361,8 +361,8 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """A recipe's fields with other converters' ``keep_io_types`` said as ``io``. Raises AmpError AMP301 where both are
-    given and differ."""
+    """A recipe's fields with other converters' ``keep_io_types`` as ``io``. Raises AmpError AMP301 where the two
+    differ."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_words(words.pop(KEEP_IO))

@@ -47,8 +47,7 @@ def store_weights(value: object) -> str | None:
 
 
 def switch(name: str) -> Callable[[object], bool]:
-    """A function that reads the recipe's field ``name``, which is a bool or the word "true" or "false" in any case. It
-    raises AmpError AMP301."""
+    """A function that reads a recipe's field: a bool, or "true" or "false" in any case. It raises AmpError AMP301."""
 
     def read(value: object) -> bool:
         found = SWITCHED.get(value.lower()) if isinstance(value, str) else value
@@ -60,7 +59,7 @@ def switch(name: str) -> Callable[[object], bool]:
 
 
 def word(name: str) -> Callable[[object], str]:
-    """A function that reads the recipe's field ``name``, which is one text. It raises AmpError AMP301."""
+    """A function that reads a recipe's field of one text. It raises AmpError AMP301."""
 
     def read(value: object) -> str:
         if isinstance(value, str):
@@ -76,8 +75,7 @@ def target(value: object) -> str | None:
 
 
 def words(name: str) -> Callable[[object], tuple[str, ...]]:
-    """A function that reads the recipe's field ``name``, which is one pattern, several, or None for none. It raises
-    AmpError AMP305."""
+    """A function that reads a recipe's field of one pattern, several, or None for none. It raises AmpError AMP305."""
 
     def read(value: object) -> tuple[str, ...]:
         found = _as_list(value)
@@ -90,8 +88,7 @@ def words(name: str) -> Callable[[object], tuple[str, ...]]:
 
 
 def rule(value: object) -> tuple[str, ...]:
-    """The words of a recipe's ``rule``, each by the name that its rule has now; warns of old names. Raises AmpError
-    AMP305."""
+    """The words of a recipe's ``rule`` by the names that rules have now; warns of old ones. Raises AmpError AMP305."""
     found = words("rule")(value)
     renamed = {old: OLD_RULES[old] for old in found if old in OLD_RULES}
     if renamed:
@@ -124,8 +121,8 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def _as_list(value: object) -> list[object]:
-    """What a user gave for a repeatable field of a recipe as a list: the items of an iterable, else the thing itself (a
-    text too); empty for None."""
+    """What a user gave for a repeatable field of a recipe as a list: of an iterable's items, or of one thing; [] for
+    None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]

@@ -65,8 +65,8 @@ def is_now(old: str, said: str = "") -> str:
 
 
 def warn_renamed(old: str, said: str = "") -> None:
-    """Warns of an old name of `RENAMED`; ``said`` as in `is_now`. The warning names the line that called the function
-    which calls this one."""
+    """Warns of an old name of `RENAMED`, in the name of the line that called this function's caller; ``said``: see
+    `is_now`."""
     warnings.warn(is_now(old, said), DeprecationWarning, stacklevel=3)
 
 
@@ -79,7 +79,6 @@ def warn_renamed_words(where: str, names: Mapping[str, str]) -> None:
 
 
 def old_attributes(report: str) -> dict[str, str]:
-    """The attributes of a class of reports that were renamed: old name -> new name. ``report``: the name of the
-    class."""
+    """The renamed attributes of the class of reports that is called ``report``: old name -> new name."""
     start = f"{report}."
     return {one.old.removeprefix(start): one.new.removeprefix(start) for one in RENAMED if one.old.startswith(start)}

@@ -39,8 +39,8 @@ class Repair:
 
 @dataclass(frozen=True)
 class RepairOutcome:
-    """What a search for a repair found: the repair, or None and in ``none`` why there is no repair; ``tried``: how many
-    conversions were tried."""
+    """What a search for a repair found: the repair, or in ``none`` why there is none; ``tried``: how many
+    conversions."""
 
     repair: Repair | None
     none: str = ""

@@ -67,20 +67,18 @@ class Rewrite:
 
     @property
     def removed_nodes(self) -> tuple[int, ...]:
-        """The indices of nodes that a plan's rewrite takes away and that leave no other in their place: all but the
-        last, whose result the new node makes."""
+        """The indices of nodes that a plan's rewrite takes away without another in their place: all but the last."""
         return () if self.exchanges else self.nodes[:-1]
 
     @property
     def result(self) -> str:
-        """The name of the value that is read after a plan's rewrite in the place of the last node's result; "" where it
-        keeps its name."""
+        """The name of the value that is read after a plan's rewrite for the last node's result; "" for the same
+        name."""
         return ""
 
     @property
     def what(self) -> str:
-        """What a plan's rewrite writes, with its name, in words by which reports count: rewrites of equal words are one
-        group."""
+        """What a plan's rewrite writes, with its name; reports count rewrites of equal words together."""
         return f"{self.writes} ({self.name})"
 
     def summary_text(self, count: int) -> str:
@@ -99,8 +97,8 @@ class Rewrite:
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries a plan's rewrite out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for a plan of
-        another model."""
+        """Carries a plan's rewrite out. ``flow``: before any rewrite. Raises AmpError AMP402 for a plan of another
+        model."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -113,8 +111,8 @@ class Rewrite:
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """A rewrite from a row of plan format 1, whose ``inputs`` are the further fields, in their order; a class with
-        other fields has its own."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are the further fields in their order, unless
+        overridden."""
         return cls(name, scope, nodes, *row["inputs"])
 
 

@@ -48,8 +48,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """How reports and runs name this node: by its name, else that of its first output that has one, else its
-        kind."""
+        """How reports and runs name this node: by its name, else its first output with a name, else its kind."""
         return self.node or next(filter(None, self.written), self.kind)
 
 

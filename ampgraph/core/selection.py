@@ -14,8 +14,8 @@ Match = Callable[[str], object]
 
 
 def matched_op_ids(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-    """The ids of the operators that any of the user's patterns (--fp32, --low) names; kept in the dataflow's memo, not
-    to be changed."""
+    """The ids of the operators that any of the user's patterns (--fp32, --low) names; the set is shared: change a
+    copy."""
     if patterns not in flow.memo:
         flow.memo[patterns] = {op.id for pattern in patterns for op, _ in matched_ops(flow, pattern)}
     found: set[int] = flow.memo[patterns]
@@ -76,8 +76,8 @@ def _in_scope(layer: str, match: Match) -> bool:
 
 
 def unmatched_hint(flow: Dataflow, pattern: str) -> str:
-    """For the error of a user's pattern (--fp32, --low) that names nothing: the closest name of its sort, or how to
-    find names."""
+    """The hint for a user's pattern (--fp32, --low) that names nothing: the closest name of its sort, or where to
+    look."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
         kinds = sorted({op.kind for op in flow.ops if op.slots})

@@ -52,8 +52,7 @@ def with_old_names(report: object, found: JsonObject) -> JsonObject:
 
 
 class Data:
-    """The base of dataclasses that are a report or a part of one: they become JSON, and know old names of
-    attributes."""
+    """The base of reports and their parts, which are dataclasses: it makes JSON, and knows old names of attributes."""
 
     __slots__ = ()
 
@@ -74,8 +73,7 @@ class Data:
 
 
 class Shown(Data):
-    """The base of reports that verbs return: they show themselves as text, which the command prints, and in
-    notebooks."""
+    """The base of reports that verbs return: it shows them as text, which the command prints, and in notebooks."""
 
     __slots__ = ()
 
@@ -84,8 +82,7 @@ class Shown(Data):
         raise NotImplementedError
 
     def _full(self) -> list[str]:
-        """The text of what shows itself with all that it can say, by lines, for a notebook; `lines` where that is
-        all."""
+        """The text of what shows itself, with all that it can say, by lines: what a notebook folds away."""
         return self.lines()
 
     def _overview(self) -> Iterable[Html]:

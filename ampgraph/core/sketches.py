@@ -25,8 +25,7 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table in HTML for any object's notebook view, without a head row if ``head`` is empty; cells are escaped unless
-    they are `Html`."""
+    """A table in HTML for any object's notebook view, without a head if that is empty; cells but `Html` are escaped."""
     lines = [_table_row("th", head)] if head else []
     return Html(f"<table>{''.join([*lines, *(_table_row('td', row) for row in rows)])}</table>")
 
@@ -79,8 +78,7 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """A sketch of types one behind the other, as along a graph: a strip in the colours of the types, of each piece the
-    most frequent."""
+    """A sketch of types along a graph: a strip in their colours, of each piece that of the most frequent."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
     drawn = "".join(

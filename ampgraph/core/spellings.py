@@ -55,8 +55,7 @@ def device_word(device: str) -> str:
 
 def io_words(keep: object) -> tuple[str, ...]:
     """The words of a recipe's ``io`` for ``keep_io_types``, as other converters call it: True or None (inputs and
-    outputs keep their types), False (they become low), or the names of those that keep theirs while the others become
-    low.
+    outputs keep their types), False (they become low), or the names of those that alone keep theirs.
 
     Raises AmpError AMP305 for another kind.
     """

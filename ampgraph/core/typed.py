@@ -15,8 +15,7 @@ Reader = Callable[[Any], Any]
 
 @cache
 def reader(hint: Any) -> Reader:
-    """Plans and recipes: a function that reads plain data as the type ``hint``, and raises ValueError for any other
-    data.
+    """Plans and recipes: a function that reads plain data as the type ``hint``. It raises ValueError for other data.
 
     Types are str, int, bool, float (finite), Literal, ``X | None``, tuple, list, frozenset, Mapping[str, X] and
     dataclasses, of one another; for ``object`` the data stays as it is.
@@ -82,8 +81,7 @@ def _reader_of_words(words: tuple[Any, ...]) -> Reader:
 
 
 def _reader_of_table(values: Reader) -> Reader:
-    """Plans and recipes: a function that reads a table (text -> what ``values`` reads) as a mapping that nobody can
-    change."""
+    """Plans and recipes: a function that reads a table (text -> what ``values`` reads) as a read-only mapping."""
 
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):

@@ -236,8 +236,7 @@ class CheckVerdict(Data):
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
-        """The verdict of a check from what `to_dict` made of it, as a child process sends it. Raises KeyError for other
-        data."""
+        """The verdict of a check from `to_dict`'s data, as a child process sends it. Raises KeyError for other data."""
         known: dict[str, Any] = {field.name: data[field.name] for field in fields(CheckVerdict)}
         known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "pinned")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):

@@ -16,8 +16,8 @@ Before = Callable[[Op], int]
 
 
 def first_operand_of(through: Collection[str]) -> Before:
-    """For a walk up a dataflow: follows the first operand of each operator of the roles ``through``, and ends in front
-    of any other."""
+    """For a walk up a dataflow: the first operand of an operator of the roles ``through``; it ends in front of
+    others."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 
@@ -31,8 +31,7 @@ def operators_above(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
 
 
 def value_above(flow: Dataflow, value: int, before: Before) -> int:
-    """A walk up a dataflow: the value before all operators that `operators_above` gives; the value itself if there is
-    none."""
+    """A walk up a dataflow: the value before all of `operators_above`; the value itself where there are none."""
     for op in operators_above(flow, value, before):
         value = before(op)
     return value
@@ -40,8 +39,7 @@ def value_above(flow: Dataflow, value: int, before: Before) -> int:
 
 def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[tuple[int, Op]]:
     """A walk down a dataflow: (the one result of an operator that is read, the one operator that reads it), then the
-    same of that operator, and so on. It ends where several results are read, or one by several. ``scope``: as in
-    `sole_reader`."""
+    same of that operator, and so on. It ends where there are two readers. ``scope``: as in `sole_reader`."""
     while True:
         read = [value for value in op.outputs if value != NONE and flow.uses[value]]
         reader = sole_reader(flow, read[0], scope) if len(read) == 1 else None
@@ -52,7 +50,7 @@ def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[t
 
 
 def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """A walk through any graph: its starts, what ``further`` gives for these, and so on, each once, the nearest
+    """A walk through any graph: its starts, what ``further`` gives for them, and so on; each once, the nearest
     first."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
@@ -64,9 +62,8 @@ def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Itera
 
 
 def sole_reader(flow: Dataflow, value: int, scope: int | None = None) -> Op | None:
-    """A step down a dataflow: the operator that alone reads a value, and once; None where the value has another use, an
-    output of the graph being one, or none. ``scope``: the id of the scope where the operator has to stand; None:
-    any."""
+    """A step down a dataflow: the operator that alone reads a value, and once; None where it has no use or another one,
+    such as an output of the graph. ``scope``: where the operator has to stand; None: anywhere."""
     uses = flow.uses[value]
     if len(uses) != 1 or uses[0].op == NONE or scope not in (None, uses[0].scope):
         return None
@@ -81,9 +78,8 @@ def upstream(
 ) -> Iterator[Op]:
     """A walk up a dataflow: the operators that made some values, those that made what these read, and so on, each once.
 
-    ``further``: the values before an operator that are followed; NONE among them is left out. ``origins``: what a value
-    is passed from across the boundaries of bodies and functions (`Crossings.origins`), which are not crossed without
-    it."""
+    ``further``: the values before an operator that are followed; NONE is left out. ``origins``: what a value comes from
+    across boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -104,8 +100,8 @@ def downstream(
     """A walk down a dataflow: all uses of some values, of what their readers make, and so on, of each value once; uses
     as an output of a scope too.
 
-    ``further``: the results of a reader that are followed; NONE among them is left out. ``copies``: what a value is
-    passed to across the boundaries of bodies and functions (`Crossings.copies`), which are not crossed without it."""
+    ``further``: the results of a reader that are followed; NONE is left out. ``copies``: what a value is passed to
+    across boundaries of bodies and functions (`Crossings.copies`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -164,14 +160,12 @@ class Crossings:
         return partial(_add_beyond_boundaries, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
-        """Walks through a dataflow: the value, and all values of other scopes that get its data: formals, calls'
-        results."""
+        """Walks through a dataflow: the value, and those of other scopes that get its data: formals, calls' results."""
         return _beyond_boundaries(value, self.after)
 
 
 def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
-    """For a walk across bodies and functions: adds to ``found`` the values, and all that hold their data by
-    ``step``."""
+    """For a walk across bodies and functions: adds values to ``found``, and all that hold their data by ``step``."""
     values = list(values)
     found.update(values)
     for value in step.keys() & values:
@@ -179,6 +173,5 @@ def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: 
 
 
 def _beyond_boundaries(value: int, step: dict[int, list[int]]) -> set[int]:
-    """Walks through a dataflow: the value, and all that hold its data across boundaries. ``step``: `Crossings.before`
-    or `Crossings.after`."""
+    """Walks through a dataflow: the value, and all that hold its data by ``step``, one of a `Crossings`' mappings."""
     return {value} if value not in step else set(reachable([value], lambda one: step.get(one, ())))

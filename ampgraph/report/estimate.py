@@ -77,14 +77,10 @@ class Device:
     def seconds(
         self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
     ) -> float:  # fmt: skip
-        """Estimate of speed: the time that kernels take, each as often as ``kernels`` counts it.
-
-        Args:
-            share: the part of what float32 kernels reach that low ones do.
-            launch: microseconds in which the host starts a kernel.
-            casts: the part of the Casts that the runtime does not take into their neighbours.
-            peaks: the part of the published peaks that float32 kernels reach.
-        """
+        """Estimate of speed: the time that kernels take, each as often as ``kernels`` counts it. ``launch``:
+        microseconds in which the host starts one; ``peaks``: the part of the published peaks that float32 kernels
+        reach; ``share``: the part of that which low ones do; ``casts``: the part of the Casts that stay kernels of
+        their own."""
         busy = starts = 0.0
         for one, count in kernels.items():
             reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
@@ -114,14 +110,10 @@ def _range(low: float, high: float) -> str:
 
 @dataclass(frozen=True)
 class Speed(Data):
-    """An estimate of how fast a file is beside float32, by device of the target; or why there is none.
-
-    Attributes:
-        devices: empty where there is no estimate; ``reason`` says why then, else it is "".
-        sizes: what was taken for each open dimension of the inputs.
-        measured: the measurements that estimates for the target were compared with, by name of device.
-        unknown: whether it is not even known that there is nothing to gain.
-    """
+    """An estimate of how fast a file is beside float32, by device of the target; without one ``devices`` is empty, and
+    ``reason`` says why. ``sizes``: what was taken for each open dimension of the inputs; ``measured``: the measurements
+    that estimates for the target were compared with, by device; ``unknown``: not even that there is nothing to gain is
+    known."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -167,14 +159,9 @@ class Speed(Data):
 
 
 class KernelWork(NamedTuple):
-    """What a device does for an operator.
-
-    Attributes:
-        operations: of floating point, in ``dtype``.
-        moved: bytes that it reads and writes.
-        starts: 1 for a kernel of its own, 0 where it is part of another's.
-        times: how often it runs in a run of the model, as in a loop.
-    """
+    """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes that it
+    reads and writes; ``starts``: 1, or 0 where it is part of another's kernel; ``times``: how often it runs, as in a
+    loop."""
 
     operations: float
     moved: float
@@ -184,7 +171,7 @@ class KernelWork(NamedTuple):
     is_cast: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
+def estimate_speed(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
     """The estimate of how much faster a file is than the same graph in float32; None where both do the same work.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
@@ -198,19 +185,19 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
         return Speed(reason=f"none to gain {why_no_gain}")
     known = [device for device in devices() if target in device.casts]
     if not known:
-        return no_device(target)
+        return speed_without_device(target)
     if work.products_unknown:
         return Speed(reason=UNKNOWN, unknown=True)
     measured = {device.name: device.measured[target] for device in known if target in device.measured}
-    return Speed(tuple(estimate(before, after, device, target) for device in known), work.open_sizes, measured)
+    return Speed(tuple(device_speed(before, after, device, target) for device in known), work.open_sizes, measured)
 
 
-def no_device(target: str) -> Speed:
+def speed_without_device(target: str) -> Speed:
     """The estimate of speed for a target of whose devices nothing is known: none, with the reason."""
     return Speed(reason=f"no estimate: no data on devices of target {target}; time both files on yours", unknown=True)
 
 
-def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
+def device_speed(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
     """The estimate of speed on a device as a file for a target: the range of the time of the float32 original, whose
     kernels are ``before``, through the file's (``after``), over the ends of all ranges that the device has."""
     counts_before, counts_after = Counter(before), Counter(after)  # layers repeat
@@ -275,9 +262,8 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 
 
 class GraphWork:
-    """Estimate of speed: reads what the operators of a dataflow compute and move, as it is and as if all were float32.
-
-    ``open_sizes`` and ``products_unknown`` say what that rests on; read the latter after `kernels`."""
+    """Estimate of speed: reads what the operators of a dataflow compute and move, as it is and as if all were
+    float32."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
@@ -288,7 +274,7 @@ class GraphWork:
         self.unknown: set[int] = set()
         """Values whose sizes were guessed, as they do not follow from those of the inputs."""
         self.products_unknown = False
-        """Whether a product has such a value, so that there is no estimate."""
+        """Whether `kernels` has met a product with such a value, so that there is no estimate."""
         self._sizes: dict[int, list[int]] = {}
 
     def dims(self, value: int) -> list[int]:
@@ -379,18 +365,16 @@ class GraphWork:
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Estimate of speed: how many multiplications a product takes; None where its shapes do not tell.
-
-        In this order: an Einsum by its equation; a convolution by its kernel; a matrix product by its inner dimension;
-        another with stored operands, as an LSTM, takes each row of data times all of them; else an attention, which
-        meets each key twice: in the scores, and with its value."""
+        """Estimate of speed: how many multiplications a product takes; None where its shapes do not tell. Another than
+        an Einsum, a convolution or a matrix product takes each row of data times all that is stored, as an LSTM; where
+        nothing is stored it is an attention, which meets each key twice: in the scores, and with its value."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:
             return made
         equation = self.flow.attribute(op, "equation")
         if equation:
-            return contracted(str(equation), shapes)
+            return einsum_multiplications(str(equation), shapes)
         if self.traits.has(op.role, "biased"):  # a transposed convolution spreads each element of its input
             places = made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)
             return places * math.prod(rest[0][1:])
@@ -403,7 +387,7 @@ class GraphWork:
         return 2 * made * keys[-2] if len(keys) > 1 else None
 
 
-def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
+def einsum_multiplications(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
     """Estimate of speed: the multiplications of an Einsum by its equation and its operands' shapes: the product of the
     sizes of all indices. None for an ellipsis, or an equation that does not fit the shapes."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")

@@ -12,9 +12,9 @@ import pytest
 import ampgraph
 from ampgraph.core.json_types import JsonObject
 from ampgraph.report.fusions import Fusions, TargetGraph
-from ampgraph.report.inspect import see
+from ampgraph.report.inspect import view_model
 from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, put_in_folders
-from ampgraph.report.picture.page import Bar, Page, on_target
+from ampgraph.report.picture.page import Bar, Page, runtime_data
 from ampgraph.runtime.optimized import read_optimized
 from onnx_text import parse
 from report.browser import COUNT, looked_at, needs_browser
@@ -25,7 +25,7 @@ ELEMENTS, AT_FIRST = 300, 24
 
 
 def test_layers_open_by_a_click_and_close_again(tmp_path: Path) -> None:
-    page = Page("digits", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html()
+    page = Page("digits", draw(view_model(str(MODELS / "digits_transformer.onnx")).flow)).html()
     told = looked_at(page, tmp_path, COUNT + """
         const click = (found) => found.dispatchEvent(new MouseEvent("click", {bubbles: true}));
         told.first = [count("g.folder"), count("g.node")];
@@ -213,14 +213,14 @@ def recorded() -> tuple[Drawing, Fusions]:
     stored = {name: np.ones(shape, np.float16) for name, shape in SHAPES.items()}
     file, made = parse(FILE, stored, opset=21), parse(MADE, stored, opset=21, domains=["com.microsoft"])
     found = read_optimized(file, made, log(made), "ONNX Runtime 1.31.1")
-    fusions = Fusions(found.runtime, "CUDAExecutionProvider", TargetGraph.of(found), nodes=found.nodes)
-    return draw(see(file).flow), fusions
+    fusions = Fusions(found.runtime, "CUDAExecutionProvider", TargetGraph.from_optimized(found), nodes=found.nodes)
+    return draw(view_model(file).flow), fusions
 
 
 def test_kernels_are_those_that_compute(recorded: tuple[Drawing, Fusions]) -> None:
     """Not the Reshapes between which a Gemm stands, nor the Casts between which the CPU computes."""
     drawing, fusions = recorded
-    target = on_target(fusions, drawing)
+    target = runtime_data(fusions, drawing)
     assert target is not None and target["title"] == "on CUDA, as ONNX Runtime 1.31.1 optimises it; nothing was run"
     names = [node.name for node in drawing.nodes]
     assert isinstance(target["kernels"], list) and isinstance(target["elsewhere"], dict)
@@ -239,7 +239,7 @@ def test_kernels_are_those_that_compute(recorded: tuple[Drawing, Fusions]) -> No
 def test_cuda_on_the_page_in_light_and_dark(recorded: tuple[Drawing, Fusions], tmp_path: Path) -> None:
     """Kernels are framed and listed; the button changes the colours, and back, and every text can be read in both."""
     drawing, fusions = recorded
-    target = on_target(fusions, drawing)
+    target = runtime_data(fusions, drawing)
     assert target is not None
     places = {node.name: number for number, node in enumerate(drawing.nodes)}
     target["gone"] = [places["flat"]]

@@ -381,7 +381,7 @@ def test_sessions_in_processes(norm):
     found = optimized(norm, "CPUExecutionProvider")
     assert found.fused() == {"LayerNormalization": 1} and found.providers() == {"CPU": 2}
     assert found.runtime.startswith("ONNX Runtime 1.")
-    graph = TargetGraph.of(found)
+    graph = TargetGraph.from_optimized(found)
     assert graph.rows() == {("nodes", ""): 2, ("run by", "CPU"): 2, ("fused", "LayerNormalization"): 1}
     # a fused node knows what it computes
     relu, fused = optimized(norm, "CPUExecutionProvider").nodes

@@ -22,8 +22,8 @@ from ...core.shown import plural
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
-from ..inspect import Inspection, Seen
-from ..summary import ORDINARY, Chosen, Summary, no_guard
+from ..inspect import Inspection, ModelView
+from ..summary import ORDINARY, Chosen, Summary, no_guard_text
 from ..tuning import Tuning
 from ..verification import Verification
 from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw
@@ -53,7 +53,7 @@ class Page:
         heat: a number by node label, such as its part of the error; ``heat_title`` says what it is.
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
         guards: the guards among the rules of the nodes; ``guards_said``: a sentence for where none held any node.
-        target: what `on_target` tells of the runtime; None where nobody asked.
+        target: what `runtime_data` tells of the runtime; None where nobody asked.
         verdict: what was found, in a line that stands first; ``met``: whether that is good.
     """
 
@@ -146,7 +146,7 @@ def asset(name: str) -> str:
 # -- of the commands: what each found, around the graph that it is about ----------------------------------------------
 
 
-def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
+def runtime_data(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
     """What the page says of a target's runtime, as data; None where nobody asked for a target. Nodes are places in the
     drawing.
 
@@ -192,7 +192,7 @@ ERROR = "error in the sample that was looked at"  # the title of the heat of `ve
 SHARE = "part of the squared error"  # and of `tune`
 
 
-def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
+def inspection_page(seen: ModelView, found: Inspection, original: ModelView | None = None) -> Page:
     """The page of `inspect`: the model with the reasons that its file says; ``original``: what it was made from, if
     given, for the bytes of weights before."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
@@ -201,11 +201,11 @@ def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None)
     bars.append(_weight_bar("weights after" if original else "weights", found.weights))
     return Page(
         f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards_in(drawing),
-        target=on_target(found.fusions, drawing),
+        target=runtime_data(found.fusions, drawing),
     )  # fmt: skip
 
 
-def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Page:
+def conversion_page(seen: ModelView, found: Summary, chosen: Sequence[Chosen]) -> Page:
     """The page of `convert`: the result (``seen``), with the reason of every node of the model that something was
     decided of (``chosen``)."""
     reasons = Reasons(
@@ -221,12 +221,12 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
     ]
     return Page(
         f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards_in(drawing),
-        guards_said="" if found.guards else no_guard(found),
+        guards_said="" if found.guards else no_guard_text(found),
         verdict=f"check: {found.check}" if found.check else "", met=found.check is None or found.check.outcome == OK,
     )  # fmt: skip
 
 
-def verification_page(seen: Seen, found: Verification) -> Page:
+def verification_page(seen: ModelView, found: Verification) -> Page:
     """The page of `verify`: the model, the heat of each node being the error behind it in the sample that was looked
     at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
@@ -238,7 +238,7 @@ def verification_page(seen: Seen, found: Verification) -> Page:
     )  # fmt: skip
 
 
-def tuning_page(seen: Seen, found: Tuning) -> Page:
+def tuning_page(seen: ModelView, found: Tuning) -> Page:
     """The page of `tune`: the frontier, and the heat of each node being the part of the error that its unit makes,
     where that was measured. A unit names nodes by patterns, of their names or of what they make."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
@@ -259,7 +259,7 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
     )  # fmt: skip
 
 
-def _reasons_in_metadata(seen: Seen) -> Reasons:
+def _reasons_in_metadata(seen: ModelView) -> Reasons:
     """Picture: the reasons of nodes by name from the model's own metadata, where files are described whose IR version
     has no metadata of nodes; empty for other files."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}

@@ -34,9 +34,9 @@ def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | N
     """Writes the page of `convert` if ``path`` is given: the converted graph, with its summary and what was chosen for
     each node, which the conversion must have been asked for."""
     if path is not None and summary is not None and choices is not None:
-        from ..inspect import seen_as
+        from ..inspect import view_graph
         from .page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
         name = Path(summary.output or summary.model).name
-        write_page(path, conversion_page(seen_as(name, graph), summary, choices.chosen).html)
+        write_page(path, conversion_page(view_graph(name, graph), summary, choices.chosen).html)
