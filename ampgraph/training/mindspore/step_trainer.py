@@ -184,8 +184,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
-    """The output of a MindIR training step that is the overflow flag, "" for none. Raises AmpError AMP205 if no
-    step."""
+    """The output of a MindIR training step that is its overflow flag, "" for none. Raises AmpError AMP205 otherwise."""
     if not is_step(model):
         hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
         raise AmpError("AMP205", "holds no training step", where=where, hint=hint)

@@ -252,8 +252,8 @@ def _transposed_windows(b: Builder, node: ir.Node, w: Windows, x: Value, g: Valu
 
 def _weight_gradient(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: int) -> Value:
     """The gradient of a Conv's weight: for each element of the kernel what it meets in ``x``, times ``g``, summed over
-    batch and places. A depthwise one is a sum of products by element, any other a matrix product for each group.
-    Raises ValueError where the weight's shape is not known."""
+    batch and places. A depthwise one is a sum of products by element, any other a matrix product for each group. Raises
+    ValueError where the weight's shape is not known."""
     channels, filters = b.dim(weight, 1), b.dim(weight, 0)
     if filters is None or channels is None:
         raise ValueError(f"the shape of the weight '{weight.name}' is not known")
@@ -280,8 +280,8 @@ def _joined_parts(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Va
 
 
 def _grouped_product(b: Builder, places: Value, rows: Value, group: int) -> Value:
-    """Gradient of a Conv's weight: for each group the product of [group, m, k] and [group, n, k] transposed, as
-    [group, m, n]. One group is a Gemm, which transposes by itself."""
+    """Gradient of a Conv's weight: for each group the product of [group, m, k] and [group, n, k] transposed, as [group,
+    m, n]. One group is a Gemm, which transposes by itself."""
     if group > 1:
         return b.op("MatMul", places, b.op("Transpose", rows, perm=[0, 2, 1]))
     first = b.ints(0)
