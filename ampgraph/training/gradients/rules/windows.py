@@ -394,7 +394,7 @@ def _interleave(b: Builder, parts: list[Value], w: Windows, x: Value) -> Value:
 
 @gradient("AveragePool")
 def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of AveragePool: ``g``, over the number of elements in each window, spread over the windows by a
+    """The gradient of AveragePool: ``g`` divided by the number of elements in each window, and spread over these by a
     transposed convolution with ones, each channel of each image by itself."""
     x = operand(node)
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
@@ -429,7 +429,7 @@ def _ones_kernel(b: Builder, like: Value, w: Windows, share: float) -> Value:
 
 @gradient("GlobalAveragePool")
 def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of GlobalAveragePool: ``g`` over the number of elements that were averaged, for each of them."""
+    """The gradient of GlobalAveragePool: ``g`` divided by the number of elements, for each of them."""
     x = operand(node)
     return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
 
