@@ -39,11 +39,10 @@ def pieces(data: Array) -> Iterator[Array]:
 
 
 class Rounder:
-    """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece.
-
-    Finite elements below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it
-    in float64 and rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for
-    as long as it lives."""
+    """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece. Finite elements
+    below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it in float64 and
+    rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for as long as it
+    lives."""
 
     def __init__(self, dtype: DType, floor: float | None = None, factor: float = 1.0) -> None:
         self.dtype, self.floor, self.factor = dtype, floor, factor
@@ -108,11 +107,10 @@ class Rounder:
 
 def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
     """The numbers of ``rounded``, some of them rounded the other way, so that each row of ``length`` of them has the
-    sum of its ``exact`` ones, to half a step of one of them.
-
-    Those nearest to the middle between two low numbers go to the other one, as few as are needed (C. Guo et al.,
-    SQuant: on-the-fly data-free quantization, 2022). ``exact``: what was rounded; both are of one dimension, and not
-    empty. A row with a number that is not finite, before or after, stays as it was rounded."""
+    sum of its ``exact`` ones, to half a step of one of them. Those nearest to the middle between two low numbers go to
+    the other one, as few as are needed (C. Guo et al., SQuant: on-the-fly data-free quantization, 2022). ``exact``:
+    what was rounded; both are of one dimension, and not empty. A row with a number that is not finite, before or after,
+    stays as it was rounded."""
     rows = max(1, BLOCK // length) * length
     parts = (_sums_kept(exact[s : s + rows], rounded[s : s + rows], length) for s in range(0, exact.size, rows))
     return np.concatenate([part.reshape(-1) for part in parts])
@@ -120,9 +118,8 @@ def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 @np.errstate(invalid="ignore")  # numbers that are not finite
 def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
-    """`with_sums_kept` of a few rows of low numbers; the result has two dimensions, [rows, ``length``].
-
-    In a long row only every n-th number is a candidate to be rounded the other way."""
+    """`with_sums_kept` of a few rows of low numbers; the result has two dimensions, [rows, ``length``]. In a long row
+    only every n-th number is a candidate to be rounded the other way."""
     low = rounded.reshape(-1, length).copy()
     total = (low.astype(np.float32) - exact.reshape(low.shape)).sum(1, keepdims=True, dtype=np.float64)
     total[~np.isfinite(total)] = 0
