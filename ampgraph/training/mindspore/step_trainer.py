@@ -136,11 +136,11 @@ class MindirTrainer:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def late_state(self) -> dict[str, files.Late]:
+    def late_state(self) -> dict[str, files.LateArray]:
         """The state of a MindIR training step, its parameters by name, each copied when it is asked for."""
         copies = ((name, item, runtime.to_numpy(item)) for name, item in self.parameters.items())  # for type and shape
         return {
-            name: files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
+            name: files.LateArray(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
             for name, item, array in copies
         }
 
