@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -70,7 +70,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes a tensor takes, as it is stored."""
-    if type(tensor) is RoundedTensor:
+    if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)
@@ -181,7 +181,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        kept, start = np.empty(math.prod(self.dims), self.low), 0
+        for part in self.chunks():
+            kept[start : start + part.size] = part
+            start += part.size
+        return kept
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements piece by piece, each of which holds until the next one is asked for."""
@@ -290,13 +294,9 @@ class NormTensor(RoundedTensor):
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All its elements, rounded together with the other three parameters of the norm."""
-        return self.parameters.rounded[self.place]
-
     def chunks(self) -> Iterator[Array]:
-        """One piece: the four parameters are rounded as a whole."""
-        yield self.whole()
+        """One piece: all its elements, rounded together with the other three parameters of the norm."""
+        yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
@@ -307,17 +307,10 @@ class ChannelsTensor(RoundedTensor):
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All its elements; a row with a number that is not finite is plainly rounded."""
-        plain, exact = super().whole(), flat(self.source)
-        if not plain.size:
-            return plain
-        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        return with_sums_kept(given, plain, plain.size // self.dims[0])
-
     def chunks(self) -> Iterator[Array]:
-        """One piece: rows are rounded as a whole."""
-        yield self.whole()
+        """The rounded elements, some whole rows at a time."""
+        data = flat(self.source)
+        return Rounder(self.low, factor=self.factor).rows(data, max(1, data.size // max(1, self.dims[0])))
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
