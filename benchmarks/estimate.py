@@ -64,7 +64,7 @@ def measured(files: dict[str, Path], python: str, rounds: int, sizes: Mapping[st
     sessions = {level: executed_session(runtime, path, threads=1) for level, path in files.items()}
     named = {name: size for name, size in sizes.items() if not name.endswith("]")}
     drawn = load_samples(load_onnx(str(files[""])), count=1, seed=0, dims=named)
-    sample = next(iter(drawn.fitted(sessions[""].run)))
+    sample = next(iter(drawn.fit_to(sessions[""].run)))
     for session in sessions.values():
         session.feed(in_types_of(sample, {name: port.dtype for name, port in session.inputs.items()}))
     seconds: dict[str, list[float]] = {level: [] for level in files}

@@ -33,7 +33,7 @@ from ampgraph.core.verdict import OK, TOLERANCES  # noqa: E402
 from ampgraph.numerics.inputs.samples import load_samples  # noqa: E402
 from ampgraph.numerics.metrics.metric import own_metric  # noqa: E402
 from ampgraph.numerics.metrics.verdict import Compared  # noqa: E402
-from ampgraph.numerics.pairs import paired  # noqa: E402
+from ampgraph.numerics.pairs import make_pair  # noqa: E402
 
 Outputs = dict[str, Any]
 Change = Callable[[np.ndarray, int], np.ndarray]
@@ -92,14 +92,14 @@ def mutants(model: str, references: list[Outputs]) -> Iterator[tuple[str, str, l
 def row(path: Path) -> tuple[list[str], list[str]]:
     """A line of the table, and what passed or was called wrong."""
     model = onnx.load(path)
-    pair = paired(model, model, "cpu")
+    pair = make_pair(model, model, "cpu")
     pair.open()
-    drawn = load_samples(pair.reference, None, count=GENERATED, dims={}).fitted(pair.expected)
-    references = [pair.expected(feeds) for feeds in drawn.first(GENERATED)]
+    drawn = load_samples(pair.reference, None, count=GENERATED, dims={}).fit_to(pair.run_reference)
+    references = [pair.run_reference(feeds) for feeds in drawn.first(GENERATED)]
     low = ampgraph.convert(model, check="off")
-    converted = paired(model, low, "cpu")
+    converted = make_pair(model, low, "cpu")
     converted.open()
-    results = [converted.both(feeds)[1] for feeds in drawn.first(GENERATED)]
+    results = [converted.run_both(feeds)[1] for feeds in drawn.first(GENERATED)]
     bad, noticed, count = [], 0, 0
     for part, change, made in mutants(path.stem, references):
         count += 1

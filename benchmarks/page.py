@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ampgraph.report.picture.drawing import Box, Drawing, Edge, folded
+from ampgraph.report.picture.drawing import Box, Drawing, Edge, put_in_folders
 from ampgraph.report.picture.page import Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -34,7 +34,7 @@ def drawing(count: int) -> Drawing:
     edges = [Edge(i, i + 1, f"v{i}", "float16", "1x128x768", "float32" * (i % 8 == 0)) for i in range(count - 1)]
     edges += [Edge(i, i + 40, f"v{i}", "float16", "1x128x768") for i in range(0, count - 40, 40)]
     paths = [("layers", str(i // 80), f"part{i % 80 // 16}") for i in range(count)]
-    return Drawing(nodes, edges, folded(paths, [node.name for node in nodes]))
+    return Drawing(nodes, edges, put_in_folders(paths, [node.name for node in nodes]))
 
 
 def main(count: int = 20_000) -> None:

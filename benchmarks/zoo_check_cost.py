@@ -42,14 +42,14 @@ def converted(source: str, result: str, check: str) -> Facts:
 def runs(source: str, result: str, count: str) -> Facts:
     """Runs of both models on the inputs of the check."""
     from ampgraph.numerics.inputs.samples import load_samples
-    from ampgraph.numerics.pairs import paired
+    from ampgraph.numerics.pairs import make_pair
 
-    pair = paired(source, result, "cpu")
+    pair = make_pair(source, result, "cpu")
     pair.open()
-    drawn = list(load_samples(pair.reference, None, count=int(count)).fitted(pair.expected))
+    drawn = list(load_samples(pair.reference, None, count=int(count)).fit_to(pair.run_reference))
     start = time.process_time()
     for feeds in drawn:
-        pair.both(feeds)
+        pair.run_both(feeds)
     return {"cpu": time.process_time() - start}
 
 

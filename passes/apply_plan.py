@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from ..core.annotations import about, reason_text
+from ..core.annotations import conversion_metadata, reason_text
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
-from ..core.pass_ import Change, foreign
+from ..core.pass_ import Change, plan_mismatch
 from ..core.plan import CastEdge, JointRounding, Plan, Rounding, WeightEdit
 from ..oplists.traits import has
 
@@ -37,7 +37,7 @@ class ApplyPlan:
         with graph.editor(flow, signatures(plan, flow)) as editor:
             count = _retype(editor, flow, plan.dtype, low) + _edit(editor, flow, plan)
             if count and self.describe and isinstance(editor, DescribingEditor) and isinstance(graph, DescribedGraph):
-                editor.describe(_reasons(editor, flow, plan), about(plan, graph.metadata()))
+                editor.describe(_reasons(editor, flow, plan), conversion_metadata(plan, graph.metadata()))
         return Change(count)
 
 
@@ -82,7 +82,7 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     for item in plan.together or ():
         op = _op(flow, item)
         if not item.shares and editor.edits(op.scope) and not editor.round_together(op, plan.dtype):
-            raise foreign(f"rounds parameters of node {item.index} in scope '{item.scope}' together")
+            raise plan_mismatch(f"rounds parameters of node {item.index} in scope '{item.scope}' together")
     for edge in inserts:
         value = _find(values, flow, edge)
         if not editor.edits(value.scope):
@@ -102,7 +102,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
     for item in plan.together or ():
         for scope, value, factor in item.shares:
             if (scope, value) not in low:
-                raise foreign(f"multiplies '{value}' in scope '{scope}', which it does not round", "has")
+                raise plan_mismatch(f"multiplies '{value}' in scope '{scope}', which it does not round", "has")
             found[scope, value] = found.get((scope, value), 1.0) * factor
     return found
 
@@ -112,7 +112,7 @@ def _op(flow: Dataflow, item: JointRounding) -> Op:
     try:
         return flow.at(item.scope, item.index)
     except LookupError:
-        raise foreign(f"rounds operands of node {item.index} in scope '{item.scope}' together") from None
+        raise plan_mismatch(f"rounds operands of node {item.index} in scope '{item.scope}' together") from None
 
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
@@ -155,13 +155,13 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
     for d in plan.decisions:
         found = slots.get((d.scope, d.index, d.slot))
         if found is None:
-            raise foreign(f"decides {d.kind} {d.scope}/{d.index} ({d.slot})")
+            raise plan_mismatch(f"decides {d.kind} {d.scope}/{d.index} ({d.slot})")
         decided.add(found)
         if d.dtype != FLOAT32:
             low.add(found)
     if len(decided) < len(slots):
         scope, index, slot = next(place for place, unit in slots.items() if unit not in decided)
-        raise foreign(f"leaves {scope}/{index} ({slot}) undecided", "has")
+        raise plan_mismatch(f"leaves {scope}/{index} ({slot}) undecided", "has")
     return low
 
 
@@ -171,12 +171,12 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and has(writer.role, "fills")
     if value is None or (isinstance(edit, WeightEdit) and not (value.weight or filled)):
-        raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
+        raise plan_mismatch(f"changes value '{edit.value}' in scope '{edit.scope}'")
     if not edit.uses:
         return value
     uses = {flow.place(use) for use in flow.uses[value.id]}
     for place in edit.uses:
         if place not in uses:
             scope, op, position = place
-            raise foreign(f"gives '{edit.value}' to {scope}/{op} ({position})")
+            raise plan_mismatch(f"gives '{edit.value}' to {scope}/{op} ({position})")
     return value

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
@@ -15,17 +15,17 @@ from ..core.progress import Progress, silent
 from ..core.spellings import place_word
 from ..formats.adapters import load_onnx
 from ..numerics.inputs.samples import load_samples
-from ..numerics.metrics.agreement import apart
+from ..numerics.metrics.agreement import compare_outputs
 from ..numerics.pairs import in_types_of
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
 from ..runtime.executed import ExecutedSession, Runtime, is_here
-from ..runtime.targets import executed_session, lacking
+from ..runtime.targets import executed_session, lacking_runtime
 from .kinds import Data, Feeds, PathLike
 
-ROUNDS, WARM = 20, 2
-PLAIN, CPU = "cpu", "CPUExecutionProvider"
-ALL, ONE = 0, 1
+ROUNDS, WARM = 20, 2  # of runs that count, and of runs before them that do not
+PLAIN, CPU = "cpu", "CPUExecutionProvider"  # the runtime of this environment's ONNX Runtime, and its provider
+ALL, ONE = 0, 1  # threads
 
 
 def bench(
@@ -54,73 +54,81 @@ def bench(
     Raises:
         AmpError: AMP312 for a number that makes no sense, and what `run` raises.
     """
-    as_annotated(bench, locals())
+    check_annotated(bench, locals())
     if not models or not is_whole(rounds) or rounds < 1:
         raise AmpError("AMP312", "nothing to time", hint="name one model or more, and 1 round or more")
     with quiet_collector():
         reference = load_onnx(models[0])
         drawn = load_samples(reference, data, count=1, seed=seed, dims=dims)
+        if isinstance(runtime, str):
+            runtime = [runtime] if runtime else []
+        runtimes = list(_runtimes(target, runtime))
         lanes: list[_TimedModel] = []
-        runtimes = list(_runtimes(target, [runtime] * bool(runtime) if isinstance(runtime, str) else runtime))
         for one in runtimes:
             for threads in (ONE, ALL) if (os.cpu_count() or 1) > 1 else (ONE,):
                 lanes += _lanes(one, models, threads)
         sample: Feeds | None = None
         for lane in lanes:
             if lane.session is not None:
-                sample = next(iter(drawn.fitted(lane.session.run))) if sample is None else sample
+                sample = next(iter(drawn.fit_to(lane.session.run))) if sample is None else sample
                 lane.feed(sample)
         for number in range(WARM + rounds):
             progress("timing", number, WARM + rounds)
-            for lane in lanes if number % 2 else lanes[::-1]:
+            for lane in lanes if number % 2 else lanes[::-1]:  # there and back, so that drifts of the machine even out
                 lane.time(kept=number >= WARM)
     notes = (*drawn.notes, *(f"{one.name}: {one.note}" for one in runtimes if one.note))
     return Benched(rounds, tuple(_timed_rows(lanes)), notes)
 
 
 def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
-    """For `bench`: each runtime once; raises AmpError where one that was named is not there."""
-    kinds = (
-        [_runtime_kind(target)]
-        if target
-        else list(dict.fromkeys((PLAIN, *filter(None, map(_executing_runtime, TARGETS["ONNX"])))))
-    )
+    """For `bench`: opens each runtime once, by name and version: the target's in the environments of ``pythons``, or in
+    this one without any; for no target ("") all that are in this environment or in one of ``pythons``.
+
+    Raises AmpError AMP501 for an environment with none of them, and as `_runtime_kind` does."""
+    if target:
+        kinds, environments = [_runtime_kind(target)], pythons or ("",)
+    else:
+        executing = filter(None, map(_executing_runtime, TARGETS["ONNX"]))
+        kinds, environments = list(dict.fromkeys((PLAIN, *executing))), ("", *pythons)
     seen: set[str] = set()
-    for python in pythons if target and pythons else ("", *pythons):
-        lacks, found = None, False
+    for python in environments:
+        not_installed, found = None, False
         for kind in kinds if python or target else filter(is_here, kinds):
             try:
                 runtime = Runtime(kind, python)
             except AmpError as error:
                 if error.code != "AMP501":
                     raise
-                lacks = error
+                not_installed = error
                 continue
             found = True
             if runtime.name not in seen:
                 seen.add(runtime.name)
                 yield runtime
-        if lacks is not None and not found:
-            raise lacks
+        if not_installed is not None and not found:
+            raise not_installed
 
 
 def _executing_runtime(target: str) -> str:
-    """For `bench`: the runtime that executes a target's models, as its kernel table says."""
+    """For `bench`: the kind of runtime that executes a target's models, as its kernel table says; "" for none."""
     return load_kernels(place_word(target)).executes
 
 
 def _runtime_kind(target: str) -> str:
-    """Where `bench` times files for a target: the kind of runtime. AmpError AMP404 where none executes them."""
+    """The kind of runtime on which `bench` times models for a target. Raises AmpError AMP404 where none executes
+    them."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):
-        raise lacking(target)
+        raise lacking_runtime(target)
     return _executing_runtime(target)
 
 
 @dataclass
 class _TimedModel:
-    """A model on a runtime with so many threads. ``refused``: why it does not run there."""
+    """A model that `bench` times on a runtime, with ``threads`` `ONE` or `ALL`: a lane of the race. ``hint``: the low
+    type that the runtime is told to compute in, "" for the types of the file; ``session``: None where the runtime
+    refuses the model, and ``refused`` says why; ``seconds``: of each run that counts; ``outputs``: of the first run."""
 
     runtime: Runtime
     model: str
@@ -132,13 +140,13 @@ class _TimedModel:
     outputs: Mapping[str, Result] = field(default_factory=dict)
 
     def feed(self, sample: Feeds) -> None:
-        """Gives a sample to a model that `bench` times, in the types of its inputs."""
+        """Hands the sample of `bench` to a model that is open, in the types of its inputs, before it is timed."""
         assert self.session is not None
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
-        """Runs a model of `bench` once; its time counts if ``kept`` (no warm-up): CPU seconds on one thread, else
-        elapsed."""
+        """Runs a model of `bench` once, if it is open. The time is kept if ``kept`` (False in warm-up): CPU seconds on
+        one thread, elapsed seconds on several."""
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -149,10 +157,11 @@ class _TimedModel:
 
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
-    """For `bench`: a ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low
-    type that the runtime can be told."""
+    """For `bench`: opens each model on a runtime; the first, to which the others are compared, once more for each low
+    type in which the runtime can be told to compute. A model that it refuses gets a lane that says why."""
     for number, model in enumerate(models):
-        for hint in ("", *runtime.low) if number == 0 else ("",):
+        hints = ("", *runtime.low) if number == 0 else ("",)
+        for hint in hints:
             lane = _TimedModel(runtime, os.fspath(model), threads, hint)
             try:
                 lane.session = executed_session(runtime, model, threads=threads, hint=hint)
@@ -164,8 +173,8 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
 
 
 def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
-    """What `bench` reports: median times, ratios to the first model of the same runtime run by run with their
-    quartiles, and the largest error against it."""
+    """What `bench` reports of each lane: the median time; the median and the quartiles of how many times faster than
+    the first model of the same runtime and threads it is, round by round; the largest error against that model."""
     first: dict[tuple[str, int], _TimedModel] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)
@@ -174,7 +183,9 @@ def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
             continue
         ratios = [a / b for a, b in zip(base.seconds, lane.seconds, strict=False)]
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        pairs = [apart(value, lane.outputs[name]) for name, value in base.outputs.items() if name in lane.outputs]
+        pairs = [
+            compare_outputs(value, lane.outputs[name]) for name, value in base.outputs.items() if name in lane.outputs
+        ]
         errors = [one.error for one in pairs if one.floating]
         yield Timed(
             lane.runtime.name, lane.model, lane.hint, lane.threads, statistics.median(lane.seconds),

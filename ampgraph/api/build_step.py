@@ -1,11 +1,12 @@
-"""`ampgraph.build_training_step`: from a forward graph to a training step, low by the ordinary planner and passes."""
+"""`ampgraph.build_training_step`: from a forward graph to a training step, converted by the same planner and passes as
+any model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
@@ -29,11 +30,11 @@ from ..training.step.update import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .prepare import at_given
+from .prepare import at_given_opset
 
 DEFAULT = "default"
 HAZARD = "mask"
-"""The topic of notes about what no check of a step tells: it is not run when it is built."""
+"""The topic of those notes of a plan that a step keeps: as it is not run when it is built, no check tells of it."""
 OptimizerLike = str | Optimizer
 OptimizerRow = str | tuple[str, OptimizerLike | None]
 """A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
@@ -104,8 +105,9 @@ def build_training_step(
             gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe, ``freeze`` and the
             patterns of groups, AMP320 for the loss scale, AMP322 for optimizers, clipping and ema.
     """
-    as_annotated(build_training_step, locals())
-    wanted = _for_training(recipe_for(build_training_step, recipe, fields))
+    check_annotated(build_training_step, locals())
+    wanted = recipe_for(build_training_step, recipe, fields)
+    _refuse_meaningless(wanted)
     options = resolve(wanted, "ONNX")
     policy = _loss_scale_policy(loss_scale, options.level.name, options.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
@@ -113,11 +115,11 @@ def build_training_step(
     size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        moved = None if wanted.opset is None else at_given(adapters.load(model)[0], wanted)
+        moved = None if wanted.opset is None else at_given_opset(adapters.load(model)[0], wanted)
         forward = read_forward(moved.model if isinstance(moved, OnnxGraph) else model)
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
-        # who names what is low has thought of it
+        # a user who says which nodes are low decides on these products too
         joint.differentiate(policy, extra, pins_boundary_products=not wanted.low)
         notes = lost + _lower_precision(joint, options)
         step = replace(_finished_step(joint, options, groups, policy, update), notes=notes)
@@ -129,17 +131,23 @@ def build_training_step(
 def _finished_step(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The last step of `build_training_step`: the step, with the options that it was built by in its layout."""
+    """The last step of `build_training_step`: adds the update to the gradients, and writes into the step's layout the
+    options that it was built by, of which those that say nothing (no penalty, clip_value, ema) are left out."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled_terms(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
-    built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
-    built |= {"penalty": str(joint.penalty)} if joint.penalty is not None else {}
-    built |= {"loss_scale": "none" if policy is None else str(policy)}
+    if update.clip_value is not None:
+        built["clip_value"] = update.clip_value
+    if update.ema is not None:
+        built["ema"] = update.ema
+    if joint.penalty is not None:
+        built["penalty"] = str(joint.penalty)
+    built["loss_scale"] = "none" if policy is None else str(policy)
     return joint.finish(update, built)
 
 
-def _for_training(recipe: Recipe) -> Recipe:
-    """Checks the recipe of `build_training_step`: AmpError AMP301 and AMP303 for what a step has no place for."""
+def _refuse_meaningless(recipe: Recipe) -> None:
+    """For `build_training_step`: raises AmpError AMP301 for a field of the recipe that means nothing for a step, AMP303
+    for a policy that says nothing of gradients."""
     if not policy_of(recipe.policy).ours:
         hint = "omit --policy, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
@@ -147,27 +155,26 @@ def _for_training(recipe: Recipe) -> Recipe:
         if name in MEANINGLESS:
             hint = f"omit it: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
-    return recipe
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """For `build_training_step`: plans forward and backward together and inserts the Casts; what the plan warns of."""
+    """For `build_training_step`: plans forward and backward together and carries the plan out, but for level O0; at O3
+    parameters are stored low. Returns the plan's notes that a step keeps."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)
     options = replace(options, cast_together=together.longest if together.vectors else 0)
-    held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
-    stored = frozenset(value.name or "" for value in held)
+    stored_low = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     graph.prepare()
-    plan, flow = pipeline.settled_plan(graph, options, stored)
-    pipeline.applied(graph, plan, flow)
+    plan, flow = pipeline.plan_prepared_graph(graph, options, frozenset(value.name or "" for value in stored_low))
+    pipeline.run_passes(graph, plan, flow)
     joint.match_types()
     return tuple(note for note in plan.notes if note.topic == HAZARD)
 
 
 def _loss_scale_policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
-    """The loss scale that `build_training_step` was asked for: "default" is a dynamic one for float16 where weights
-    stay float32; AMP320 for what is none."""
+    """The loss scale that `build_training_step` was asked for, None for none: "default" is a dynamic one for float16 at
+    O1, O2 and auto, another text one in the command line's form. Raises AmpError AMP320 for what is no loss scale."""
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

@@ -1,4 +1,4 @@
-"""`ampgraph.calibrate`: what range every value of a model has."""
+"""`ampgraph.calibrate`: what range every value of a model has; and how verbs with --data measure before they plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measuring:
-    """The run that measures. ``data``: as `load_samples` takes it; ``out``: a file for what was measured, which who
-    converts writes with the model; ``steers``: whether it is made, and decides."""
+    """The run that measures ranges for a plan, as a verb was asked for it by any of ``data``, as `calibrate` takes it,
+    ``samples``, how many at most, and ``out``, a file that `convert` writes. None: not given. ``used`` False: no run is
+    made all the same."""
 
     data: Data = None
     samples: int | None = None
     out: str | None = None
-    steers: bool = True
+    used: bool = True
 
-    def given(self) -> list[str]:
-        """The options of measuring that the user gave a verb, by name."""
+    def options_given(self) -> list[str]:
+        """The options of measuring that the user gave a verb, by their names on the command line."""
         named = {"--data": self.data, "--samples": self.samples, "--ranges-out": self.out}
         return [name for name, value in named.items() if value is not None]
 
     def check(self, recipe: Recipe) -> None:
-        """Checks a verb's options of measuring: AmpError AMP311 for words that contradict each other."""
-        asked = self.given()  # without data, the run is on generated inputs
+        """Raises AmpError AMP311 for a verb's options of measuring that contradict each other or the recipe, or do
+        nothing."""
+        asked = self.options_given()  # each alone asks for the run
         if recipe.ranges is not None and asked:
             hint = "ranges that are read need no run: omit one of the two"
             raise AmpError("AMP311", f"--ranges and {asked[0]} exclude each other", hint=hint)
@@ -53,14 +55,16 @@ class Measuring:
             message = f"--samples {self.samples:,} is out of range"
             raise AmpError("AMP311", message, hint=f"give 1 to {MOST_SAMPLES:,}")
 
-    def steer(self, options: Options, graph: Graph, progress: Progress | None = None) -> Options:
-        """For a verb with --data: its options with the ranges in them, measured now where they have to be.
+    def measured_options(self, options: Options, graph: Graph, progress: Progress | None = None) -> Options:
+        """For a verb with --data: its planning options with ranges: those of the recipe, read from a file if it names
+        one, or measured on the graph now; unchanged where neither is asked for. Sorts the graph where ranges are used.
 
-        Raises AmpError AMP304 (MindIR), AMP401, AMP403 (another model's ranges), and what `calibrate` raises.
+        Raises AmpError AMP304 (MindIR), AMP401 (no file of ranges), AMP403 (another model's ranges), and what
+        `calibrate` raises.
         """
         self.check(options.recipe)
         given = options.recipe.ranges
-        if given is None and not (self.steers and self.given()):
+        if given is None and not (self.used and self.options_given()):
             return options
         _refuse_format(graph)
         ranges = Ranges.read(Path(given)) if isinstance(given, str) else given
@@ -110,8 +114,8 @@ def calibrate(
     from ..numerics.ranges.calibrate import measured_ranges
     from ..numerics.strict.session import StrictSession
 
-    as_annotated(calibrate, locals())
-    of_kind("limit", limit, (int,), "give a number of bytes")
+    check_annotated(calibrate, locals())
+    check_kind("limit", limit, (int,), "give a number of bytes")
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
         _refuse_format(graph)
@@ -123,5 +127,5 @@ def calibrate(
         except AmpError as error:
             if not samples.generated or error.code != "AMP504":
                 raise
-        samples = samples.fitted(StrictSession(graph).run)  # sizes that were guessed may not be the model's
+        samples = samples.fit_to(StrictSession(graph).run)  # sizes that were guessed may not be the model's
         return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)

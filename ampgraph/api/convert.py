@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, overload
 
-from ..core.arguments import as_annotated, callables, of_kind
+from ..core.arguments import check_annotated, check_callables, check_kind
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -26,7 +26,7 @@ from .steps import Checking, Job
 
 
 class ConvertOptions(OtherFields, total=False):
-    """The keywords of `convert`, all but those that say what comes back."""
+    """The keywords of `convert` that do not decide what type it returns, for its overloads."""
 
     recipe: Recipe | str | None
     plan: Plan | None
@@ -148,13 +148,13 @@ def convert(
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
-    as_annotated(convert, locals())
+    check_annotated(convert, locals())
     given: Given = {"level": level, **fields}
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:
         _refuse_beside_plan(wanted, given, data)
-    of_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
-    callables("passes", passes)
+    check_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
+    check_callables("passes", passes)
     place = None if output is None else Path(output)
     refuse_page(html, model, output, data)
     job = Job(
@@ -187,10 +187,11 @@ def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """Warns the caller of `convert` of a check that was missed or is in doubt. AmpError AMP507 where it must be met."""
+    """Warns the caller of `convert`, which must call this itself, of a check that was missed or is in doubt; None:
+    there was none. Raises AmpError AMP507 where ``check`` is "require" and the result does not meet it."""
     if verdict is None or verdict.ok:
         return
-    if check == "require" and not verdict.stands:
+    if check == "require" and not verdict.passes_require:
         hint = "with check='auto' the file is written all the same"
         raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
     if verdict.missed or verdict.doubtful:
@@ -198,9 +199,12 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
 
 
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
-    """Raises AmpError AMP404 for what is given beside a plan, which says all but how the model is read."""
-    words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
-    found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
+    """Raises AmpError AMP404 where `convert` is given, beside a plan, anything that the plan decides: data, or options
+    other than those of reading the model. ``given``: the recipe's fields that were keywords; None or an empty value
+    counts as not given."""
+    keywords = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
+    names = keywords | set(recipe.set())
+    found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and name in names]
     found += ["data"] if data is not None else []
     if found:
         hint = "make the plan with it, or omit plan="

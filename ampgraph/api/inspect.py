@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.recipe import Recipe, RecipeFields, Unpack
 from ..planner.resolve import lists_of, made_for
-from ..report.inspect import Inspection, fusions_of, inspected, see
-from ..report.listing import ListRows, listed
+from ..report.inspect import Inspection, fusions_of, inspection_of, view_model
+from ..report.listing import ListRows, lists_report
 from ..report.picture.page import inspection_page
 from ..report.picture.writing import refuse_page, write_page
 from .keywords import recipe_for, takes_recipe
@@ -49,14 +49,14 @@ def inspect(
     Raises:
         AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
-    as_annotated(inspect, locals())
+    check_annotated(inspect, locals())
     wanted = recipe_for(inspect, recipe, fields)
     lists_of(wanted)  # its words are refused before anything is read
     refuse_page(html, model, against)
     with quiet_collector():
-        seen, original = see(model), None if against is None else see(against)
+        seen, original = view_model(model), None if against is None else view_model(against)
         wanted = made_for(wanted, seen.graph)
-        found = inspected(seen, original, wanted)
+        found = inspection_of(seen, original, wanted)
     if fusions:
         hear = progress or (lambda stage: None)
         found = replace(found, fusions=fusions_of(seen, original, wanted, runtime, hear))
@@ -82,5 +82,5 @@ def lists(
         AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
     """
     wanted = recipe_for(lists, recipe, fields)
-    of_kind("operator", operator, (str,), 'for example "Softmax"')
-    return listed(wanted, operator or "")
+    check_kind("operator", operator, (str,), 'for example "Softmax"')
+    return lists_report(wanted, operator or "")

@@ -1,4 +1,4 @@
-"""How the verbs take a recipe: as ``recipe=``, or its fields as keywords, of which each replaces the recipe's own."""
+"""How the verbs take a recipe: as ``recipe=``, and its fields as keywords, of which each replaces the recipe's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 def takes_recipe(verb: Verb) -> Verb:
-    """A decorator of verbs: shows what stands behind ``**fields``, in the signature and, a line each, the docstring."""
+    """A decorator of verbs that take a recipe's fields as ``**fields``: puts each field that is no parameter of its own
+    into the verb's signature, for `help` and editors, and its line into the docstring, behind the line ``**fields:``.
+    The verb itself is called as before."""
     signature = inspect.signature(verb)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     more = [name for name in OPTIONS if name not in signature.parameters]
@@ -31,16 +33,18 @@ def takes_recipe(verb: Verb) -> Verb:
 
 
 def _field_line(name: str) -> str:
-    """The line on a recipe's field in the docstrings of the verbs."""
+    """The text on a recipe's field in the docstrings of the verbs, wrapped and indented as an entry of ``Args:``."""
     indent = " " * 8
     text = f"{name}: {OPTIONS[name].doc}"
     return textwrap.fill(text, 116, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
 
 
 def recipe_for(verb: Callable[..., object], recipe: Recipe | str | None, fields: Mapping[str, object]) -> Recipe:
-    """The recipe that a verb was given, as one or by its ``fields`` as keywords; a level of None was not given.
+    """The recipe that a verb was given, with its ``fields``, given as keywords, in place of the recipe's own; a level
+    of None is not given.
 
-    Raises UnknownKeyword for what is no field of a recipe; its hint knows the parameters of ``verb`` too.
+    Raises UnknownKeyword for a field that recipes do not have; its "did you mean" knows the parameters of ``verb`` too.
     """
     given = {name: value for name, value in fields.items() if name != "level" or value is not None}
-    return recipe_of(recipe, given, inspect.signature(verb).parameters if given.keys() - OPTIONS.keys() else ())
+    unknown = given.keys() - OPTIONS.keys()
+    return recipe_of(recipe, given, inspect.signature(verb).parameters if unknown else ())

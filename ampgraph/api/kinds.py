@@ -1,4 +1,4 @@
-"""What verbs take and give."""
+"""The types of what the verbs take and give."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..formats.kinds import is_graph as is_graph
 from ..formats.kinds import path_of as path_of
 
 Data: TypeAlias = PathLike | Iterable[Feeds] | None
+"""Samples: an .npz file, a folder of them, or mappings from input names to arrays; None generates some."""
 FromPath: TypeAlias = onnx.ModelProto | ir.Model | Graph
 """What becomes of a path: onnx.ModelProto, onnx_ir.Model where its weights are external, a graph for .mindir."""
 

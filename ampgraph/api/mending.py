@@ -13,17 +13,17 @@ from ..core.annotations import pinned_in, target_in
 from ..core.errors import AmpError
 from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
-from ..core.repairs import SHOWN, Mended, Repair
+from ..core.repairs import SHOWN, Repair, RepairOutcome
 from ..core.verdict import ALL, CheckVerdict
 from ..formats.adapters import OnnxGraph, load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.samples import Samples
 from ..numerics.pairs import OnnxPair
-from ..numerics.search import Search, confirmed
+from ..numerics.search import Search, confirm_by_runs
 from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from .kinds import Model, PathLike
-from .steps import Job, run
+from .steps import Job, run_job
 
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
@@ -71,14 +71,14 @@ class Mending:
         """Search for a repair: seconds that are left for trials, less what one more takes; 0 when there are none."""
         return max(self.until - time.monotonic() - self.seconds, 0.0)
 
-    def search(self, found: FaultSearch) -> Mended:
+    def search(self, found: FaultSearch) -> RepairOutcome:
         """Search for a repair: what was tried and mends the model, or why nothing is known to. ``found``: the nodes to
         blame."""
         first, held = found, tuple[str, ...]()
         for _ in range(ROUNDS):
             trial = self._tried(found, held)
             if trial is not None and trial[1].ok:
-                return Mended(Repair(trial[0], trial[1].error, str(self.recipe)), "", len(self.done))
+                return RepairOutcome(Repair(trial[0], trial[1].error, str(self.recipe)), "", len(self.done))
             if trial is None or not self.in_time or trial[0] == held:
                 break
             held, outcome = trial
@@ -87,7 +87,7 @@ class Mending:
                 seen=False,
             )  # fmt: skip
             found.look(self.drawn, None)
-        return Mended(None, self._why_not(first), len(self.done))
+        return RepairOutcome(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
         """Search for a repair: why none was found, in words."""
@@ -125,7 +125,7 @@ class Mending:
             last.extend([] if trial is None else [trial])
             return None if trial is None or trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
 
-        confirmed(found.tolerance, predict, run, TURNS)
+        confirm_by_runs(found.tolerance, predict, run, TURNS)
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
@@ -150,7 +150,7 @@ class Mending:
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
     """For a repair: what `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the
     model's."""
-    graph = run(Job(source, recipe)).graph
+    graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
     graph.save(path)
@@ -160,7 +160,7 @@ def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
 def repair_of(
     source: Model, recipe: Recipe | None, found: FaultSearch, again: Callable[[OnnxPair], Outcome], drawn: Samples,
     until: float, seconds: float = 0.0,
-) -> Mended | None:  # fmt: skip
+) -> RepairOutcome | None:  # fmt: skip
     """The search for what mends a model made from ``source``; None where nobody is to blame.
 
     ``recipe``: with which; None finds out. ``again`` judges a pair, which took ``seconds`` for the first one;
@@ -169,15 +169,15 @@ def repair_of(
     if not found.suspects or not isinstance(pair, OnnxPair):
         return None
     if not pair.strict:
-        return Mended(None, "not looked for, as the run is not strict")
+        return RepairOutcome(None, "not looked for, as the run is not strict")
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as name:
         folder = Path(name)
         recipe = recipe or made_by(
             pair.source, pair.result, lambda guess: converted(source, guess, folder / "again.onnx")
         )
         if recipe is None:
-            return Mended(None, "not looked for, as the file does not tell how it was made")
-        judge = lambda model: again(pair.remade(model))  # noqa: E731  # of two types, which a function would repeat
+            return RepairOutcome(None, "not looked for, as the file does not tell how it was made")
+        judge = lambda model: again(pair.with_model(model))  # noqa: E731  # of two types, which a function would repeat
         return Mending(source, recipe, judge, drawn, until, folder, seconds).search(found)
 
 
@@ -199,7 +199,7 @@ def with_stream_tried(
             model = converted(source, replace(recipe, fp32_stream=True), Path(folder, "tried.onnx"))
         except AmpError:  # a framework's policy knows no such option
             return verdict
-        found = again(pair.remade(model))
+        found = again(pair.with_model(model))
     worth = found.error < error * (1 if found.ok else LESS)
     return replace(verdict, stream=found.error) if worth else verdict
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.recipe import Recipe, RecipeFields, Unpack
@@ -33,14 +33,16 @@ from .kinds import PathLike
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")
-"""What a level does with an operator, the most careful last: it wins where operators share an operator type."""
+"""What a level does with an operator, the most careful last, which wins where operators share an operator type: it is
+made low, is in neither list (CANN decides), or stays float32."""
 
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @cache
 def ascend_names() -> Mapping[str, tuple[str, ...]]:
-    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. AmpError AMP901."""
+    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. Raises AmpError AMP901 for a
+    mistake in the file."""
     file = read_file(data_folder() / "schemas" / NAMES_FILE)
     for name, types in file.data.items():
         if name not in operators():
@@ -83,8 +85,9 @@ def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | P
 
 
 def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
-    """For `export-mixlist`: what a level of the lists does to an operator by its role; what a framework gives the type
-    that comes is in neither list."""
+    """For `export-mixlist`: a function from an operator to what the ampgraph lists say of it at a level: ``low``,
+    ``float32``, or ``cut`` for neither list, as for the kernels that compute in float32 inside at a level that trusts
+    them."""
     inside = load_kernels("ascend", "MindIR").float32_inside
 
     def verdict(operator: Operator) -> Answer:
@@ -94,7 +97,7 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
         if level.trusts_kernels(listing.cls) and operator.kind in inside:
             return Answer("cut", listed=True)
         at = lists.at(listing.cls, level)
-        if listing.cls == "deny" and at == "cut":  # beside the cut stand rules that look at numbers, which no list does
+        if listing.cls == "deny" and at == "cut":  # at that level rules look at numbers too, which CANN does not
             at = "float32"
         return Answer(_list_for(at), listed=True)
 
@@ -102,7 +105,8 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _list_for(at_level: str) -> str:
-    """For `export-mixlist`: what a level does to a class, as a mixlist can say it: low, float32, or cut for neither."""
+    """For `export-mixlist`: what a level does to a class in the words of `CAUTION`; what a mixlist cannot say is
+    cut."""
     return at_level if at_level in CAUTION else "cut"
 
 
@@ -118,7 +122,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
     Raises:
         AmpError: AMP105 where nothing can be written, AMP106 for one of the lists, and for names that are not known.
     """
-    as_annotated(export_mixlist, locals())
+    check_annotated(export_mixlist, locals())
     wanted = recipe_for(export_mixlist, recipe, fields)
     mixlist = build_mixlist(wanted.policy, wanted.level, wanted.lists)
     write_mixlist(mixlist, output, wanted.lists)

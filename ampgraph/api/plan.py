@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.arguments import a_callable, of_kind
+from ..core.arguments import check_callable, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
@@ -16,7 +16,7 @@ from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, path_of
-from .steps import ready
+from .steps import prepare_to_plan
 
 NAME = "give a node's name"
 
@@ -44,8 +44,8 @@ def plan(
     """
     wanted = recipe_for(plan, recipe, {"level": level, **fields})
     with quiet_collector(), faults_reported(path_of(model)):
-        graph, options, low_io = ready(model, wanted, Measuring(data))
-        return pipeline.planned(graph, options, low_io)[0]
+        graph, options, low_io = prepare_to_plan(model, wanted, Measuring(data))
+        return pipeline.plan_graph(graph, options, low_io)[0]
 
 
 @takes_recipe
@@ -73,7 +73,7 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
-    of_kind("node", [] if node is None else node, (str,), NAME)
+    check_kind("node", [] if node is None else node, (str,), NAME)
     found = explain_all(model, node, level, recipe=recipe, data=data, progress=progress, **fields)
     if len(found) == 1:
         return found[0]
@@ -107,18 +107,18 @@ def explain_all(
     Raises:
         AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
     """
-    a_callable("progress", progress)
-    of_kind("nodes", [] if nodes is None else nodes, (str,), NAME)
+    check_callable("progress", progress)
+    check_kind("nodes", [] if nodes is None else nodes, (str,), NAME)
     wanted = recipe_for(explain_all, recipe, {"level": level, **fields})
     hear = progress or silent
     with quiet_collector(), faults_reported(path_of(model)):
-        graph, options, low_io = ready(model, wanted, Measuring(data), hear, as_made=True)
+        graph, options, low_io = prepare_to_plan(model, wanted, Measuring(data), hear, as_made=True)
         hear("planning", 0, 0)
         graph.prepare()
-        options = pipeline.heeding(graph, options)
+        options = pipeline.with_pinned(graph, options)
         graph.refuse_training()
         flow = graph.dataflow(options.dtype, low_io)
         rewrites = find_rewrites(flow, options)
         replaced = replaced_nodes(flow, rewrites)
-        flow = pipeline.carried_out(rewrites, graph, options.dtype, low_io)
-        return explained(decide(flow, pipeline.ranged(options, rewrites)), nodes, replaced)
+        flow = pipeline.carry_out(rewrites, graph, options.dtype, low_io)
+        return explained(decide(flow, pipeline.with_ranges_of(options, rewrites)), nodes, replaced)

@@ -1,13 +1,15 @@
-"""What is done to a model before it is planned, as the recipe says: what of its inputs and outputs is to be low,
-weights frozen, the runtime's own optimisation, and the opset: the least one that frees operators or saves Casts, and
-moves nothing off the target. Some targets take that unasked for a low type: where the types in the file decide, a
-schema without the type is all that keeps an operator in float32.
+"""What `convert` does to a model before it is planned: which inputs and outputs are to be low (--io), weights made
+constants (--freeze-weights), the runtime's own optimisation (--optimize), another opset (--opset).
+
+--opset auto takes the opset with the least in float32 and the fewest Casts that moves nothing off the target. Some
+targets do so unasked for a low type: where the types in the file decide, a schema without the type is all that keeps an
+operator in float32.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,9 +27,9 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.walk import copied
-from ..report.summary import choices
-from ..runtime.optimized import kind_of, walk
-from ..runtime.optimizing import SIZE_LIMIT, Counter, NotOptimized, best_fused, node_count
+from ..report.summary import node_choices
+from ..runtime.optimized import kind_of, walk_nodes
+from ..runtime.optimizing import SIZE_LIMIT, NodeCounter, NotOptimized, best_fused, node_count
 from . import pipeline
 
 if TYPE_CHECKING:
@@ -35,33 +37,32 @@ if TYPE_CHECKING:
 
 
 LOWERED = frozenset({"", FLOAT32, *LOW})
-"""Types of inputs and outputs that may be low, or are; none stands for one that the file does not say."""
+"""Types of inputs and outputs that may become low, or are; "" stands for one that the file does not say."""
 
 
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
-    """For `convert --io`: the graph inputs and outputs that are to be low. AmpError AMP305 for a word that means none,
-    or asks it of what is no float32 tensor."""
+    """For `convert --io`: the names of the graph inputs and outputs that are to be low.
+
+    ``io``: ``low`` for all, or ``PATTERN=low`` and ``PATTERN=keep`` with a glob of names; the last word on a name
+    holds. Raises AmpError AMP305 for a pattern that matches nothing, or of which nothing can be low."""
     words = list(io)
     if not words:
         return frozenset()
-    names = graph.interface()
+    dtypes = graph.interface()
     chosen: set[str] = set()
     for word in words:
         pattern, _, kind = word.partition("=")
         if word == "low":
-            chosen |= set(names)
+            chosen |= set(dtypes)
             continue
-        matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
-        if kind not in ("low", "keep") or not matched:
-            problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
-            known = nearest(pattern, list(names)) or f"there are: {', '.join(list(names)[:8])}"
-            raise (
-                AmpError("AMP305", problem, hint=known)
-                if matched
-                else Unmatched("AMP305", problem, hint=known, word=word)
-            )
-        if kind == "low" and LOWERED.isdisjoint(names[name] for name in matched):
-            problem = f"'{word}' asks for what cannot be low: '{matched[0]}' is {names[matched[0]]}"
+        matched = [name for name in dtypes if fnmatch.fnmatchcase(name, pattern)]
+        known = nearest(pattern, list(dtypes)) or f"there are: {', '.join(list(dtypes)[:8])}"
+        if not matched:
+            raise Unmatched("AMP305", f"'{word}' matches no input or output", hint=known, word=word)
+        if kind not in ("low", "keep"):
+            raise AmpError("AMP305", f"'{word}' does not say =low or =keep", hint=known)
+        if kind == "low" and LOWERED.isdisjoint(dtypes[name] for name in matched):
+            problem = f"'{word}' asks for what cannot be low: '{matched[0]}' is {dtypes[matched[0]]}"
             raise Unmatched("AMP305", problem, hint="omit it: only float32 tensors become low", word=word)
         chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
     return frozenset(chosen)
@@ -70,20 +71,21 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
 # -- weights that are inputs too --------------------------------------------------------------------------------------
 
 
-def frozen(graph: Graph, recipe: Recipe) -> int:
-    """For `convert --freeze`: turns stored tensors that are inputs too into constants, which can be stored low, where
-    the recipe or the version of the file says so; returns how many there were."""
+def freeze_weights(graph: Graph, recipe: Recipe) -> int:
+    """For `convert --freeze-weights`: turns stored tensors that are inputs too into constants, which can be stored low;
+    where the recipe does not say whether, old files that had to list them as inputs are taken so. Returns how many."""
     return adapters.freeze(graph, recipe.freeze_weights)
 
 
-def frozen_notes(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note]:
-    """What was done, or else what it would save: where other readers need float32 less, for a weight is stored twice
-    then. ``graph``: not converted yet; ``count``: what `frozen` returned; ``asked``: whether the user asked for it."""
+def notes_on_frozen(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note]:
+    """For `convert --freeze-weights`: a note that ``count`` weights were made constants, as `freeze_weights` returned;
+    for none, on what that would save where the plan casts weights that are inputs; an empty list for nothing to say.
+    ``graph``: before the plan is carried out; ``asked``: whether the user gave the option."""
     if count:
         text = f"{plural(count, 'weight')} listed as inputs: constants now, which nobody can override"
         text += "" if asked else "; --no-freeze-weights keeps them inputs"
         return [Note("inputs", "", text)] if asked or not plan.changes_nothing else []
-    sizes = adapters.defaults(graph)
+    sizes = adapters.defaults(graph)  # bytes of each weight that is an input, by name
     cast = {item.value for item in plan.casts if not item.scope and item.value in sizes}
     text = (
         f"{plural(len(cast), 'weight')} listed as inputs, float32 and cast when it runs: --freeze-weights makes them "
@@ -96,35 +98,41 @@ def frozen_notes(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note
 
 AUTO = "auto"
 Score = tuple[int, int, int]
-"""What is worse the larger it is: products in float32, Casts, other operators in float32."""
+"""How bad a plan is, less is better: products in float32, Casts, other operators in float32, compared in this order."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A graph in the opset that a recipe names. ``notes``: why there, or what that moves off the target; ``opset``: the
-    one that was chosen for it, 0 where none was."""
+class Prepared:
+    """A graph after a step of `convert` before planning, the optimisation or the opset. ``notes``: what the step did,
+    or why it did nothing; ``opset``: the one that --opset auto chose, 0 where it chose none."""
 
     graph: Graph
     notes: tuple[Note, ...] = ()
     opset: int = 0
 
 
-def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozenset[str], progress: Progress) -> Moved:
-    """The model in the opset that its conversion asks for. ``options``: None where a plan is given. Raises AmpError
-    AMP307."""
+def move_opset(
+    graph: Graph, recipe: Recipe, options: Options | None, low_io: frozenset[str], progress: Progress
+) -> Prepared:
+    """For `convert --opset`: the model in the opset that the recipe asks for, or that suits a target which wants it
+    chosen; with a note on operators that a given number moves off the target. ``options``: None where a plan is given.
+    Raises AmpError AMP307 for an opset that the model cannot be moved to."""
     unasked = recipe.opset is None and options is not None and options.dtype in options.kernels.raises_opset
     if options is not None and (recipe.opset == AUTO or unasked):
-        return _at_least_opset(graph, replace(options, ranges=None), low_io, progress)
-    after = at_given(graph, recipe, progress)
+        return _at_best_opset(graph, replace(options, ranges=None), low_io, progress)
+    after = at_given_opset(graph, recipe, progress)
     if options is None or recipe.opset is None:
-        return Moved(after)
+        return Prepared(after)
     lost = _without_kernel(after, options, low_io) - _without_kernel(graph, options, low_io)
+    if not lost:
+        return Prepared(after)
     text = f"opset {recipe.opset} moves {', '.join(sorted(lost))} off {options.target}, which has no kernel there"
-    return Moved(after, (Note("opset", "", text),) if lost else ())
+    return Prepared(after, (Note("opset", "", text),))
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """For `convert --opset auto`: operators of a model that the target does not run at the model's opset."""
+    """For `convert --opset`: the kinds of a model's operators for which the target has no kernel at the model's
+    opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -137,8 +145,9 @@ def _fresh_dataflow(graph: Graph, options: Options, low_io: frozenset[str]) -> D
     return copy.dataflow(options.dtype, low_io)
 
 
-def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
-    """The model in the opset that the recipe gives as a number. Raises AmpError AMP307."""
+def at_given_opset(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
+    """The model in the opset that the recipe gives as a number; as it is where the recipe gives none. Raises AmpError
+    AMP307 for ``auto``, or an opset that the model cannot be moved to."""
     if recipe.opset is None:
         return graph
     if isinstance(recipe.opset, str):
@@ -148,33 +157,33 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
     return adapters.at_opset(graph, recipe.opset)
 
 
-def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
-    """For `convert --opset auto`: the model at the least later opset at which something more can be low, tried one by
-    one; as it is where none gains."""
+def _at_best_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Prepared:
+    """For `convert --opset auto`: the model at the later opset whose plan has the best score, the least one of several,
+    with a note on what that gains; as it is where none is better. An opset that moves operators off the target is not
+    taken, which a note says. Where --io asks for inputs that cannot be low at the model's own opset, any that allows
+    them is better; without one the error AMP305 is raised."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
+    refusal: AmpError | None = None
     try:
-        trial, flow = pipeline.planned(adapters.copied(graph), options, low_io)
+        trial, flow = pipeline.plan_graph(adapters.copied(graph), options, low_io)
     except AmpError as error:
         if error.code != "AMP305" or not low_io:
             raise
-        refusal: AmpError | None = error  # its inputs cannot be low there, which a later one may mend
-        trial, flow = pipeline.planned(adapters.copied(graph), options, frozenset())
-    else:
-        refusal = None
-    given = flow.opset
-    now, beside = _plan_score(trial, flow, options), off_target(flow, options)
+        refusal = error  # its inputs cannot be low here, but perhaps at a later opset
+        trial, flow = pipeline.plan_graph(adapters.copied(graph), options, frozenset())
+    opset_now, score_now, lost_now = flow.opset, _plan_score(trial, flow, options), off_target(flow, options)
     scores: dict[int, Score] = {}
     refused: list[Note] = []
     for opset in sorted(later_opsets(flow, trial, options)):
         try:
-            trial, flow = pipeline.planned(adapters.at_opset(graph, opset), options, low_io)
+            trial, flow = pipeline.plan_graph(adapters.at_opset(graph, opset), options, low_io)
         except AmpError as error:
             if error.code not in ("AMP305", "AMP307"):  # no way there, or its inputs cannot be low there
                 raise
             continue
-        lost = off_target(flow, options) - beside
+        lost = off_target(flow, options) - lost_now
         if lost:
             text = f"opset {opset} is not taken: {options.target} has no kernel there for {', '.join(sorted(lost))}"
             refused.append(Note("opset", "", text))
@@ -183,34 +192,31 @@ def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], prog
     best = min(scores, key=lambda opset: (scores[opset], opset), default=0)
     if not best and refusal is not None:
         raise refusal
-    if not best or (scores[best] >= now and refusal is None):
-        return Moved(graph, tuple(refused))
-    gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], now, GAINS, strict=True) if a != b]
-    note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained) or '--io is low there'}")
-    return Moved(adapters.at_opset(graph, best), (note,), best)
+    if not best or (scores[best] >= score_now and refusal is None):
+        return Prepared(graph, tuple(refused))
+    gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], score_now, GAINS, strict=True) if a != b]
+    note = Note("opset", "", f"moved from opset {opset_now} to {best}: {', '.join(gained) or '--io is low there'}")
+    return Prepared(adapters.at_opset(graph, best), (note,), best)
 
 
 GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:
-    """For `convert --opset auto`: how good a plan is, less is better: float32 products, Casts, other float32 nodes."""
-    wide = [
-        node.role in options.lists.products
-        for node in choices(plan, flow, options.lists).chosen
-        if node.dtype != plan.dtype
-    ]
-    return sum(wide), len(plan.casts), len(wide) - sum(wide)
+    """For `convert --opset auto`: how bad a plan is: its products in float32, Casts, other nodes in float32."""
+    float32 = [node for node in node_choices(plan, flow, options.lists).chosen if node.dtype != plan.dtype]
+    products = sum(node.role in options.lists.products for node in float32)
+    return products, len(plan.casts), len(float32) - products
 
 
 # -- the runtime's own offline optimisation ---------------------------------------------------------------------------
 
 Optimize = bool | str
-"""Whether to, or the Python of an environment whose onnxruntime does it."""
+"""Whether the runtime is to optimise the model, or the Python of an environment whose onnxruntime does it."""
 OWN = "com.microsoft::"
 
 
-def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress: Progress = silent) -> Moved:
+def optimise(graph: Graph, wanted: Optimize, options: Options | None, progress: Progress = silent) -> Prepared:
     """For `convert --optimize`: the model as the runtime optimises it, with a note that says what was done; as it is
     where that is no gain.
 
@@ -218,7 +224,7 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
     where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
     """
     if not wanted:
-        return Moved(graph)
+        return Prepared(graph)
     if options is None:
         hint = "a plan is of the graph as it is: optimise and plan in one go"
         raise AmpError("AMP404", "optimize= cannot change the given plan", hint=hint)
@@ -234,27 +240,29 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
     else:
         progress("optimising", 0, 0)
         graph, text = _best_fused_graph(graph, wanted if isinstance(wanted, str) else "", options)
-    return Moved(graph, (Note("optimize", "", text),))
+    return Prepared(graph, (Note("optimize", "", text),))
 
 
 def _low_types(graph: OnnxGraph, options: Options) -> str:
-    """For `convert --optimize`: the low types that a model has; what was converted is not fused anew, so that
-    converting again changes nothing."""
+    """For `convert --optimize`: the low types that a model holds, as words; "" for none. A model with some is not fused
+    anew, so that converting twice changes nothing."""
     flow = _fresh_dataflow(graph, options, frozenset())
     return " and ".join(low for low in LOW if any(value.dtype == low for value in flow.values))
 
 
 def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
-    """For `convert --optimize`: whether the target has kernels for the operators of ONNX Runtime's own in a model, and
-    the CPU has, on which the result is checked."""
+    """For `convert --optimize`: whether the target has kernels for those operators of a model that are ONNX Runtime's
+    own, and the CPU has too, on which the result is checked."""
     imported = {entry.domain: entry.version for entry in proto.opset_import}
-    kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk(proto.graph)}
+    kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk_nodes(proto.graph)}
     tables = [table for table in (options.kernels, options.kernels.fallback) if table is not None]
     return all(table.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN) for table in tables)
 
 
 def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
-    """For `convert --optimize`: the best graph that the runtime's optimisers make of a model, and a note on it."""
+    """For `convert --optimize`: the graph with the fewest nodes that the runtime's optimisers make of a model, or the
+    model itself where that is no gain, and a note on which. ``python``: as `Optimize` says, "" for this environment.
+    Raises AmpError AMP501 where there is no onnxruntime, AMP502 where it refuses the model."""
     try:
         found = best_fused(
             _whole_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python
@@ -272,35 +280,36 @@ def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[
     return fused, f"by {found.how}: {found.before} -> {found.after} nodes that {by} runs, in float32"
 
 
-def _why_worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
-    """For `convert --optimize`: why the fused model would be worse to convert than the given one; "" for better.
-
-    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files.
-    """
-    there = counter.provider == options.kernels.provider
-    before, after = (_converted_proto(graph, options) for graph in (plain, fused))
+def _why_worse(given: OnnxGraph, fused: OnnxGraph, counter: NodeCounter, options: Options) -> str:
+    """For `convert --optimize`: why the fused model, converted, is worse than the given one, converted: it does not
+    open or has more nodes; "" where it is not. Counted are the nodes that the target's provider runs, or those of the
+    files where ``counter`` counts for another provider."""
+    by_provider = counter.provider == options.kernels.provider
+    count: Callable[[onnx.ModelProto], int] = counter if by_provider else node_count
+    given_proto, fused_proto = (_converted_proto(graph, options) for graph in (given, fused))
     try:
-        least = counter(before) if there else node_count(before)
+        least = count(given_proto)
     except NotOptimized:  # nothing to compare with: that is the model's own fault, and said where it is converted
         return ""
     try:
-        nodes = counter(after) if there else node_count(after)
+        nodes = count(fused_proto)
     except NotOptimized as why:
         return f"converted then, {why}"
-    where = f"that {counter.provider.removesuffix('ExecutionProvider')} runs" if there else "of the file"
+    where = f"that {counter.provider.removesuffix('ExecutionProvider')} runs" if by_provider else "of the file"
     return f"{nodes} nodes {where} in {options.dtype}, {least} without it" if nodes > least else ""
 
 
 def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
-    """For `convert --optimize`: the model converted on trial, weights included."""
+    """For `convert --optimize`: the model converted on trial, without measured ranges, with its weights in it."""
     copy = OnnxGraph(onnx_io.deserialize(_whole_proto(graph), None))
-    plan, flow = pipeline.planned(copy, replace(options, ranges=None), frozenset())
-    pipeline.applied(copy, plan, flow)
+    plan, flow = pipeline.plan_graph(copy, replace(options, ranges=None), frozenset())
+    pipeline.run_passes(copy, plan, flow)
     return onnx_io.to_proto(copy.model)
 
 
 def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
-    """For `convert --optimize`: the model with its weights in it, for an optimiser. NotOptimized for too many."""
+    """For `convert --optimize`: the model with its weights in it, for an optimiser. Raises NotOptimized for more than
+    2 GB of them, which one message cannot hold."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     model = copied(graph.model)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
@@ -24,7 +24,7 @@ from ..runtime.executed import ExecutedLayer, ExecutedSession
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
-from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking, refuse_device, runtime_of
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, lacking_runtime, refuse_device, runtime_of
 from .kinds import Feeds, PathLike
 
 
@@ -58,7 +58,7 @@ def run(
     Raises:
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
-    as_annotated(run, locals())
+    check_annotated(run, locals())
     done = run_with_notes(
         model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims
     )
@@ -69,8 +69,9 @@ def run(
 
 @dataclass(frozen=True)
 class RunWithNotes:
-    """A run: the outputs by name, where generated inputs are from, and what is odd about those that were given.
-    ``by``: the target's runtime that executed it, and its ``layers``."""
+    """What `ampgraph run` got: the outputs by name, ``notes`` on where generated inputs are from, ``doubts`` about
+    inputs that hold NaN. ``by``: the target's runtime that executed the model, "" for any other; ``layers``: as it ran
+    them."""
 
     outputs: dict[str, Result]
     notes: tuple[str, ...] = ()
@@ -83,37 +84,42 @@ def run_with_notes(
     model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
     runtime: str, seed: int, dims: Mapping[str, int] | None,
 ) -> RunWithNotes:  # fmt: skip
-    """Runs a model once; the outputs as `run` gives them, and notes on the inputs."""
+    """Runs a model once, as `run` with these arguments, and returns the notes on the inputs with the outputs, without
+    warnings. Raises AmpError AMP311 for a ``runtime`` without a target, AMP404 or AMP501 for a target that nothing
+    executes here, and what `run` raises."""
     if runtime and not target:
         raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
     if target:
-        found = runtime_of(target, runtime)
-        if found is None:
-            raise lacking(target)
-        session: Session = executed_session(found, model)
+        executing = runtime_of(target, runtime)
+        if executing is None:
+            raise lacking_runtime(target)
+        session: Session = executed_session(executing, model)
     else:
-        session = opened(model, device, strict)
+        session = open_session(model, device, strict)
     doubts: list[str] = []
     notes: tuple[str, ...] = ()
     feeds: Feeds
     if data is None:
-        drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
+        drawn = load_samples(model, count=1, seed=seed, dims=dims).fit_to(session.run)
         feeds, notes = next(iter(drawn)), drawn.notes
     else:
-        if isinstance(data, (str, os.PathLike)):  # those that are inputs: labels may lie beside them
+        if isinstance(data, (str, os.PathLike)):  # of its arrays those that are inputs: labels may lie beside them
             feeds = load_inputs(data, session.inputs, session.required, "the model")
         else:
             feeds = data
         for name, value in feeds.items():
             place = first_nan(value) if isinstance(value, np.ndarray) else None
-            doubts += [f"input '{name}' holds NaN, first at {place}"] if place is not None else []
+            if place is not None:
+                doubts.append(f"input '{name}' holds NaN, first at {place}")
     outputs = session.run(feeds)
     by, layers = (session.runtime.name, session.layers()) if isinstance(session, ExecutedSession) else ("", ())
     return RunWithNotes(outputs, notes, tuple(doubts), by, layers)
 
 
-def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
-    """For the verbs: a session of the runtime that a model belongs to: ONNX Runtime, MindSpore or a strict run."""
+def open_session(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
+    """For the verbs `run` and `check`: opens a model by MindSpore if it is MindIR, else by ONNX Runtime, or for a
+    strict run where ``strict`` is set (ONNX alone). Raises AmpError AMP323 for a device that the runtime has not, or
+    that is not the CPU in a strict run."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):
         refuse_device(device, MINDIR_DEVICES, "MindIR")

@@ -1,8 +1,8 @@
 """One conversion, for Python and the command line alike, as a list of steps:
 
-model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx
+model.onnx -> read -> (opset) -> ranges -> plan -> passes -> summary -> write -> model.O2.onnx
 
-What a check does behind it is in `check`.
+The check that follows is in `check`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import DRY_RUN, Choices, Summary, choices, said_notes, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, node_choices, summarize, summary_notes
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
-from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved, optimised
+from .prepare import AUTO, Optimize, freeze_weights, low_interface, move_opset, notes_on_frozen, optimise
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
@@ -44,8 +44,9 @@ SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
 @dataclass(frozen=True)
 class Checking:
-    """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
-    None: the check's own measure; ``memory``: the GB that the check may take, 4.3 if None."""
+    """How a conversion is checked. ``mode``: None: as the environment's AMPGRAPH_CHECK says, else ``auto``;
+    ``tolerance``: None: the low type's own; ``repair``: convert a result that misses again, with more in float32;
+    ``metric``: None: the check's own measure; ``memory``: the GB that the check may take, None: 4.3."""
 
     mode: str | None = "off"
     tolerance: float | None = None
@@ -56,24 +57,24 @@ class Checking:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done to one model.
+    """What `convert` is asked to do to one model.
 
     Attributes:
         model: what `ampgraph.convert` takes.
         recipe: what decides precision; with ``plan`` only its opset counts, and whether weights are frozen.
-        plan: a plan to follow, or a file of one, instead of making one.
-        measuring: the run that measures ranges.
-        output: the file to write; None: the result stays in memory, but for ``beside``.
+        plan: a plan to follow, or the path of one; None makes one from the recipe.
+        measuring: the run that measures ranges for the plan.
+        output: the file to write; None: the result stays in memory, unless ``beside`` is set.
         beside: without ``output`` the file is written beside the model's.
-        plan_out: a file for the plan.
+        plan_out: a file for the plan; None writes none.
         dry_run: nothing is written but the plan.
-        report: whether the result has a summary, which takes a look at every node.
-        passes: the user's own, which run behind the conversion's.
-        check_passes: the graph is verified behind each pass.
-        option: what the caller's users call ``output``.
-        checking: the strict run with which it ends.
-        metadata: the result says what was done to it.
-        optimize: the runtime's own offline optimisation comes first.
+        report: whether the conversion has a summary, for which every node is looked at.
+        passes: the user's own, which run after the conversion's.
+        check_passes: whether the graph is verified after each pass.
+        option: what the user calls ``output``, for messages.
+        checking: how the result is checked at the end.
+        metadata: whether the result says in its metadata what was done to it.
+        optimize: whether the runtime's own offline optimisation comes first, or in which environment.
     """
 
     model: Model
@@ -100,17 +101,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a job.
+    """What `convert` has made of a job so far. Where the job asks for no summary, ``known``, ``before``, ``choices``
+    and ``inside``, which only the summary needs, are None.
 
     Attributes:
-        graph: as it is now.
-        known: the options, of a plan that was given what it says of them, where a summary is asked for.
-        options: with which the plan was made; None for a plan that was given. ``ranges``: that were measured for it.
-        changed: whether it differs from the model.
-        output: the file for it; None where there is none, or the check that had to be met was not.
-        before: what the model held, where a summary is asked for; ``choices``: what was decided of each node.
-        verdict: of the check, None where there was none.
-        inside: what the target's fusions hold back of the float32 model's values.
+        graph: the converted graph, in memory.
+        back: makes the caller's kind of model of the graph.
+        options: what the plan was made with; None for a plan that was given.
+        known: the same options; for a plan that was given, what the plan says of them.
+        changed: whether the graph differs from the model.
+        output: the file for it; None where it stays in memory, or missed a check that is required.
+        before: what the model held; ``choices``: what was decided of each of its nodes.
+        summary: None until `write_files`, and where none is asked for.
+        verdict: of the check; None where there was none.
+        ranges: what was measured for the plan, or was given for it; None without.
+        inside: the values of the float32 model that the target's fusions do not write to memory.
     """
 
     job: Job
@@ -133,42 +138,47 @@ class Conversion:
         return self.back(self.graph, self.changed)
 
     def made_with(self) -> Recipe | None:
-        """The recipe, with the ranges that were measured for it; None where something else made the result too."""
+        """The recipe by which `convert` would make this result again, with the ranges that were measured in it; None
+        where a given plan, passes, the runtime's optimisation or a chosen opset made the result too."""
         job = self.job
         if self.options is None or job.passes or job.optimize or job.recipe.opset == AUTO:
             return None
         return job.recipe if self.options.ranges is None else replace(job.recipe, ranges=self.options.ranges)
 
 
-def run(job: Job, progress: Progress = silent) -> Conversion:
-    """Does a job and writes its files, without its check. Raises AmpError for every mistake in the model or in what was
-    asked."""
+def run_job(job: Job, progress: Progress = silent) -> Conversion:
+    """Converts and writes the job's files, without the check. Raises AmpError for every mistake in the model or in what
+    was asked."""
     with quiet_collector(), faults_reported(job.model):
-        return finished(made(job, progress), progress)
+        return write_files(convert_in_memory(job, progress), progress)
 
 
-def made(job: Job, progress: Progress = silent) -> Conversion:
-    """Converts a model in memory; nothing is written. Raises AmpError as `run`."""
-    plan, options = words(job)
-    output = place(job, plan, options)
-    graph, back = read(job, output, progress)
-    low_io = frozenset() if options is None else interface(graph, job.recipe)
+def convert_in_memory(job: Job, progress: Progress = silent) -> Conversion:
+    """Takes a job of `convert` through all steps before writing. Raises AmpError as `run_job` does."""
+    plan, options = plan_or_options(job)
+    output = output_path(job, plan, options)
+    graph, back = read_model(job, output, progress)
+    low_io = frozenset() if options is None else checked_low_interface(graph, job.recipe)
     before = graph.census() if job.report else None
-    count = frozen(graph, job.recipe)
-    as_given, first = graph, optimised(graph, job.optimize, options, progress)
+    count = freeze_weights(graph, job.recipe)
+    as_given, optimised = graph, optimise(graph, job.optimize, options, progress)
     recipe = job.recipe if plan is None or not plan.opset else replace(job.recipe, opset=plan.opset)
-    move = moved(first.graph, recipe, options, low_io, progress)
-    graph = move.graph
+    moved = move_opset(optimised.graph, recipe, options, low_io, progress)
+    graph = moved.graph
     if options is not None:
-        options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
+        options = job.measuring.measured_options(replace(options, moved_to=moved.opset), graph, progress)
     progress("planning", 0, 0)
     if options is not None:
-        made_plan, flow = pipeline.planned(graph, options, low_io, passing=job.plan_out is None)
+        made_plan, flow = pipeline.plan_graph(graph, options, low_io, passing=job.plan_out is None)
     else:
         assert plan is not None  # one of the two is there
-        made_plan, flow = pipeline.followed(plan, graph)
+        made_plan, flow = pipeline.follow_plan(plan, graph)
     notes = made_plan.notes
-    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
+    notes += [
+        *optimised.notes,
+        *moved.notes,
+        *notes_on_frozen(graph, made_plan, count, bool(job.recipe.freeze_weights)),
+    ]
     known = chosen = None
     inside: FusedValues | None = None
     if job.report:
@@ -181,10 +191,11 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
             notes += alternatives(flow, options, made_plan)
         known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
         inside = fused_values(flow, known, made_plan.rewrites)
-        chosen = choices(made_plan, flow, known.lists, known.ranges)
+        chosen = node_choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
-    given = options is None  # its faults are not ours
-    edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
+    edited = pipeline.run_passes(
+        graph, made_plan, flow, given=options is None, passes=job.passes, check=job.check_passes, describe=job.metadata
+    )
     changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     ranges = None if options is None else options.ranges
     return Conversion(
@@ -192,10 +203,10 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     )
 
 
-def finished(done: Conversion, progress: Progress = silent) -> Conversion:
-    """The last step of a conversion: writes the model, and with it plan and ranges where asked for, all or none;
-    returns it with its summary."""
-    done = replace(done, summary=report(done))
+def write_files(done: Conversion, progress: Progress = silent) -> Conversion:
+    """The last step of `convert`: writes the model, and with it plan and ranges where asked for, all or none. In a dry
+    run the model is left out. Returns the conversion with its summary."""
+    done = replace(done, summary=summary_of(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
     with _files_beside(done):
@@ -207,13 +218,13 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
     return done
 
 
-def ready(
+def prepare_to_plan(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, which inputs and outputs
-    are low.
+    """The steps of `convert` before planning, for verbs that write nothing: returns the graph, the options to plan it
+    with, ranges measured, and the names of the inputs and outputs that are to be low.
 
-    ``as_made``: for the target that a converted file was made for, where the recipe names none."""
+    ``as_made``: where the recipe names no target, the one that the file says it was converted for."""
     from ..planner.resolve import made_for, resolve
 
     options = resolve(recipe, format_of(model))
@@ -222,17 +233,19 @@ def ready(
     if as_made:
         recipe = made_for(recipe, graph)
         options = resolve(recipe, graph.format)
-    low_io = interface(graph, recipe)
-    frozen(graph, recipe)
-    move = moved(graph, recipe, options, low_io, progress)
-    return move.graph, measuring.steer(replace(options, moved_to=move.opset), move.graph, progress), low_io
+    low_io = checked_low_interface(graph, recipe)
+    freeze_weights(graph, recipe)
+    moved = move_opset(graph, recipe, options, low_io, progress)
+    options = measuring.measured_options(replace(options, moved_to=moved.opset), moved.graph, progress)
+    return moved.graph, options, low_io
 
 
 # -- the steps --------------------------------------------------------------------------------------------------------
 
 
-def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that `convert` was given, or the options to make one with; contradictions raise before any work."""
+def plan_or_options(job: Job) -> tuple[Plan | None, Options | None]:
+    """The plan that `convert` was given and None, or None and the options to make one with. Reads no model: raises
+    AmpError for words that contradict each other before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -251,11 +264,13 @@ def format_of(model: Model) -> str:
     return "MindIR" if is_mindir(model) else "ONNX"
 
 
-def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
-    """Where the result goes: ``model.O2.onnx`` beside ``model.onnx`` where nothing else is said."""
+def output_path(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
+    """Where `convert` puts the result: the job's output; without one ``model.O2.onnx`` beside ``model.onnx``, by the
+    level of the options or else of the plan, where the job wants it beside; None for a result in memory."""
     if job.output is not None or not job.beside or job.source is None:
         return job.output
-    level = options.level.name if options is not None else plan.level if plan is not None else ""
+    level_of_plan = "" if plan is None else plan.level
+    level = level_of_plan if options is None else options.level.name
     path = Path(job.source)
     if path.is_dir():
         raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
@@ -264,17 +279,19 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
     return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")
 
 
-def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adapters.Back]:
-    """The first step of `convert`: the model; nothing that was given is written over, under whatever name, and no two
-    results go to one file."""
+def read_model(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adapters.Back]:
+    """The first step of `convert`: reads the model, as a graph and what makes the caller's kind of model of it.
+
+    Raises AmpError where a result would be written over a file that was given, under whatever name, or two results
+    would go to one file."""
     progress("reading", 0, 0)
     graph, back = adapters.load(job.model)
     plan_in = job.plan if isinstance(job.plan, str) else None
     sources = sources_of(job.source, plan_in, job.recipe.ranges, job.measuring.data, job.recipe.lists)
     plan_out = Path(job.plan_out) if job.plan_out else None
     if job.measuring.out:
-        taken = [path for path in (output, plan_out) if path is not None]
-        refuse_overwriting(graph, Path(job.measuring.out), [*sources, *taken], "--ranges-out")
+        results = [path for path in (output, plan_out) if path is not None]
+        refuse_overwriting(graph, Path(job.measuring.out), [*sources, *results], "--ranges-out")
     if plan_out is not None and output is not None and same_file(plan_out, output):
         hint = "choose another --plan-out"
         raise AmpError("AMP106", "the plan and the model would go to one file", where=str(output), hint=hint)
@@ -285,15 +302,16 @@ def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adap
     return graph, back
 
 
-def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """For `convert`: the inputs and outputs that a recipe makes low; names of dimensions are checked too."""
+def checked_low_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
+    """For `convert`: the names of the inputs and outputs that a recipe makes low. Raises AmpError for names of these,
+    or of dimensions, that the graph does not have."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
 
 
-def report(done: Conversion) -> Summary | None:
-    """The summary of a conversion by `convert`, where one was asked for."""
+def summary_of(done: Conversion) -> Summary | None:
+    """The summary of a conversion by `convert`; None where the job asks for none."""
     known = done.known
     if done.before is None or done.choices is None or known is None:
         return None
@@ -305,20 +323,27 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
-    notes = (*summary.notes, *said_notes(_further_notes(summary, job, known, flow)))
-    in_memory = place(job, done.plan, done.options) is None
-    said = DRY_RUN if job.dry_run else "in memory" if in_memory else "not written (--check require)"
+    notes = (*summary.notes, *summary_notes(_further_notes(summary, job, known, flow)))
+    if written is not None:
+        why_no_file = ""
+    elif job.dry_run:
+        why_no_file = DRY_RUN
+    else:
+        in_memory = output_path(job, done.plan, done.options) is None
+        why_no_file = "in memory" if in_memory else "not written (--check require)"
     speed = None  # where nothing is low
     if summary.lowered:
-        from ..report.estimate import NOTHING, no_device, speed_of
+        from ..report.estimate import NOTHING, estimate_speed, speed_without_device
 
-        speed = no_device(known.target) if flow is None else speed_of(flow, known, done.inside or NOTHING)
-    without = "" if written else said
-    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=without)
+        speed = (
+            speed_without_device(known.target) if flow is None else estimate_speed(flow, known, done.inside or NOTHING)
+        )
+    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=why_no_file)
 
 
 def _further_notes(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
-    """Notes in the summary of `convert`: what other options would gain, what the target's own tools have to be told."""
+    """Further notes in the summary of `convert`: that a later opset would make more nodes low, where nobody chose an
+    opset; and which shapes the target's engine builder has to be told. ``flow``: None for a MindIR model."""
     if summary.opset and job.recipe.opset is None:  # nodes that a later opset would make low
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text, advice=True)
@@ -331,7 +356,8 @@ def _further_notes(summary: Summary, job: Job, known: Options, flow: Dataflow | 
 
 @contextlib.contextmanager
 def _files_beside(done: Conversion) -> Iterator[None]:
-    """Opens the files that `convert` writes beside the model (plan, ranges): all appear with it, or none."""
+    """Opens the files that `convert` writes beside the model (plan, ranges, where asked for). They appear when the
+    block ends, in which the model is written; none does where it raises."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
@@ -97,31 +97,33 @@ def train(
         AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325
             for what MindSpore has not got.
     """
-    as_annotated(train, locals())
+    check_annotated(train, locals())
     if plot is not None:
         warn_renamed("plot=", "train(plot=)")
         html = html or Path(plot).with_suffix(".html")
-    given, held_out = (_normalised_data(one, normalize, scale) for one in (data, validate))
+    given, held_out = (_normalised(one, normalize, scale) for one in (data, validate))
     assert given is not None
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     run = RunOptions(device, strict, threads, accumulate, communicate, shard_optimizer, cuda_graph)
     trainer, group = _open_trainer(step, run, distributed)
-    with _logged(group, trainer, step, lr_schedule, html, log, tensorboard) as told:
-        history = fit(trainer, given, held_out, options, _listeners_joined(told, on_step), on_epoch, group)
+    with _open_log(group, trainer, step, lr_schedule, html, log, tensorboard) as step_log:
+        history = fit(trainer, given, held_out, options, _join_listeners(step_log, on_step), on_epoch, group)
     found = Trained(
         os.fspath(step), trainer.device, strict, _path_text(checkpoint), _path_text(html), resume, group.rank,
-        group.world, history, trainer, told,
+        group.world, history, trainer, step_log,
     )  # fmt: skip
     _write_reports(found, log)
     return found
 
 
 @contextlib.contextmanager
-def _logged(
-    group: Ranks, trainer: Trainer | MindirTrainer, step: PathLike, given: Given, html: PathLike | None,
+def _open_log(
+    group: Ranks, trainer: Trainer | MindirTrainer, step: PathLike, lr_schedule: Given, html: PathLike | None,
     log: PathLike | None, tensorboard: PathLike | None,
 ) -> Iterator[StepLog | None]:  # fmt: skip
-    """What hears of every step for the files that are to be written; the first rank alone writes some."""
+    """Verb `train`: the log that hears of every step, while the training runs; None where no file is wanted of it, and
+    on every rank but the first, which alone writes files. Refuses places for these files first. TensorBoard's files are
+    written by the log as it hears, the others by `_write_reports`."""
     if not group.first:
         yield None
         return
@@ -130,16 +132,16 @@ def _logged(
     if tensorboard is not None:
         check_tensorboard_folder(tensorboard)
     refuse_page(html, step)
-    told = StepLog(lambda total: _update_rates(trainer, given, total))
+    step_log = StepLog(lambda total: _learning_rates(trainer, lr_schedule, total))
     if tensorboard is None:
-        yield told if html or log else None
+        yield step_log if html or log else None
         return
-    with contextlib.closing(EventLog(tensorboard)) as told.told:
-        yield told
+    with contextlib.closing(EventLog(tensorboard)) as step_log.told:
+        yield step_log
 
 
-def _listeners_joined(*listeners: OnStep | None) -> OnStep:
-    """Verb `train`: a listener to a training that tells all others."""
+def _join_listeners(*listeners: OnStep | None) -> OnStep:
+    """Verb `train`: one listener to the steps that calls all of these in turn; None among them is left out."""
 
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
@@ -150,14 +152,15 @@ def _listeners_joined(*listeners: OnStep | None) -> OnStep:
 
 
 def _path_text(path: PathLike | None) -> str | None:
-    """A path as text, for what the verb `train` reports."""
+    """A path as text, as the report of the verb `train` has it; None for none."""
     return None if path is None else os.fspath(path)
 
 
-def _normalised_data(
+def _normalised(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
-    """Verb `train`: data with the normalisation that was asked for; AMP325 where they are no files."""
+    """Verb `train`: the data, with the normalisation that was asked for; None for no data. Raises AmpError AMP325 where
+    one is asked for and the data are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -169,7 +172,8 @@ def _normalised_data(
 def _open_trainer(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """Verb `train`: the trainer, on ONNX Runtime or MindSpore, and the processes. AmpError AMP325 where one lacks."""
+    """Verb `train`: the trainer of a step, by ONNX Runtime or for a .mindir file by MindSpore, and the ranks that train
+    together. Raises AmpError AMP325 for options, or several processes, that MindSpore's has not."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -187,14 +191,16 @@ def _open_trainer(
     return MindirTrainer(step, options.device), ALONE
 
 
-def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """Verb `train`, for its page: the learning rate of each update, of the first group of parameters."""
-    tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
+def _learning_rates(trainer: Trainer | MindirTrainer, lr_schedule: Given, steps: int) -> list[float]:
+    """Verb `train`, for its log: the learning rate of the first group of parameters at each of ``steps`` updates; a
+    list of one where it never changes."""
+    tables = scheduled(trainer.layout, trainer.learning_rate, lr_schedule, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 
 def _write_reports(found: Trained, log: PathLike | None) -> None:
-    """Writes what the verb `train` was asked for beside the model: the log of steps and the page."""
+    """Writes the files that the verb `train` was asked for after the training: the log of steps as .csv, and the
+    page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

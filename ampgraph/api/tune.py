@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError, is_number
@@ -34,7 +34,7 @@ from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Compared, References
 from ..numerics.pairs import in_types_of
-from ..numerics.search import BUDGET, Search, attribute, confirmed
+from ..numerics.search import BUDGET, Search, attribute, confirm_by_runs
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.options import Options
 from ..oplists.traits import has
@@ -42,7 +42,7 @@ from ..planner.facts.facts import Facts
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import tuning_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
@@ -50,8 +50,8 @@ from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
-from .prepare import at_given, frozen
-from .steps import interface
+from .prepare import at_given_opset, freeze_weights
+from .steps import checked_low_interface
 
 
 @takes_recipe
@@ -98,7 +98,7 @@ def tune(
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
-    as_annotated(tune, locals())
+    check_annotated(tune, locals())
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
         raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
@@ -115,7 +115,7 @@ def tune(
             try_folder(Path(output), "-o")
         bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
         found = _searched(bench, tolerance, output, sensitivity)
-    write_page(html, lambda: tuning_page(see(found.output or model), found).html())
+    write_page(html, lambda: tuning_page(view_model(found.output or model), found).html())
     return found
 
 
@@ -128,8 +128,8 @@ def bench_of(
     options, graph = resolve(recipe, "ONNX"), loaded(model, recipe)
     drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
     measure = metric_of(metric, roles_of(graph.dataflow()))
-    steered = Measuring().steer(options, graph)
-    return Bench(model, steered, interface(graph, recipe), drawn, measure, scratch, progress, until)
+    steered = Measuring().measured_options(options, graph)
+    return Bench(model, steered, checked_low_interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
@@ -208,8 +208,8 @@ class Point:
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """For `tune`: a fresh graph of an ONNX model, read as the recipe says."""
     graph = adapters.load(model)[0]
-    frozen(graph, recipe)
-    graph = at_given(graph, recipe)
+    freeze_weights(graph, recipe)
+    graph = at_given_opset(graph, recipe)
     assert isinstance(graph, OnnxGraph)
     return graph
 
@@ -251,7 +251,7 @@ class Bench:
                 def tried(chosen: frozenset[int], aim: float) -> float | None:
                     return None if self.late() else self._tried(chosen, f"what is to leave {aim:.3g}").error
 
-                confirmed(tolerance, self.predict, tried, BUDGET - 2)
+                confirm_by_runs(tolerance, self.predict, tried, BUDGET - 2)
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
@@ -274,7 +274,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session, self._expected = StrictSession(self._reference), References(self.scratch)
-        self.samples = self.samples.fitted(session.run)
+        self.samples = self.samples.fit_to(session.run)
         for _, feeds in self._fed(REFERENCE):
             self._expected.add(session.run(feeds), self.metric)
         flow = graph.dataflow(self.options.dtype, self.low_io)
@@ -304,7 +304,7 @@ class Bench:
         while True:
             graph = loaded(self.model, self.options.recipe)
             options = self.options.holding(self.patterns(promoted))
-            plan, flow = pipeline.planned(graph, options, self.low_io)
+            plan, flow = pipeline.plan_graph(graph, options, self.low_io)
             held = self._held.setdefault(promoted, [])
             low = low_values(plan, flow) if promoted else set()
             more = [group for group in self._others if group.writes & low and group not in held]
@@ -315,7 +315,7 @@ class Bench:
     def write(self, best: Point, output: PathLike) -> None:
         """Converts the best candidate of `tune` once more, and saves it."""
         graph, plan, flow = self.convert(best.promoted)
-        pipeline.applied(graph, plan, flow, describe=True)
+        pipeline.run_passes(graph, plan, flow, describe=True)
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
@@ -421,7 +421,7 @@ class Bench:
         that are float32 in it."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
-        pipeline.applied(graph, plan, flow)
+        pipeline.run_passes(graph, plan, flow)
         name = "candidate" if promoted else "low"  # the level's own file stays: `_switched` opens it later
         return self._runnable(graph, name), size
 

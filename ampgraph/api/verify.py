@@ -6,30 +6,30 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from ..core.arguments import as_annotated, of_kind
+from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
-from ..core.repairs import Mended
+from ..core.repairs import RepairOutcome
 from ..formats.checks import faults_reported
-from ..numerics.comparison import Comparison, Outcome, chaotic
+from ..numerics.comparison import Comparison, Outcome, chaos_notes
 from ..numerics.decoding import decoding_of
 from ..numerics.inputs.samples import load_samples
-from ..numerics.metrics.agreement import vanishing
+from ..numerics.metrics.agreement import vanishing_output
 from ..numerics.metrics.metric import Function, metric_of
-from ..numerics.pairs import paired
+from ..numerics.pairs import make_pair
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
-from ..report.inspect import see
+from ..report.inspect import view_model
 from ..report.picture.page import verification_page
 from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
-from ..runtime.opening import noted
+from ..runtime.opening import opening_notes
 from .kinds import Data, Model, PathLike, path_of
 from .mending import LOOKING, repair_of
 from .webgpu_page import WebgpuPage
 
-TOLERANCE, NODES = 1e-2, 5
-COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
+TOLERANCE, NODES = 1e-2, 5  # that hold by default
+COMPARISONS = 4.0  # a search for a repair may take a minute and the time of so many comparisons like the first
 
 
 def verify(
@@ -90,59 +90,60 @@ def verify(
             AMP310 for a dimension that the reference does not have, AMP311 for models that no browser runs, AMP312 for
             a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
-    as_annotated(verify, locals())
+    check_annotated(verify, locals())
     _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
     paths = path_of(reference), path_of(model)
     with quiet_collector(), faults_reported(*paths):
-        pair = paired(reference, model, device, target, runtime)
-        browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        pair = make_pair(reference, model, device, target, runtime)
+        browser = WebgpuPage.prepared(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         lacking = frozenset() if decoding is None else decoding.optional
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
-        opens = noted(*paths) if pair.strict else []
+        opens = opening_notes(*paths) if pair.strict else []
         pair.open()
-        measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
+        measure, drawn = metric_of(metric, pair.roles()), drawn.fit_to(pair.run_reference)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
-        seen = comparison.of(pair, decoding, progress)
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs) if decoding is None else []
+        seen = comparison.compare(pair, decoding, progress)
+        chaos = chaos_notes(pair, drawn, tolerance, seen.compared) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
-        job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
-        job.look(drawn, progress)
-        mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        small = filter(None, [vanishing(seen.compared.outputs, pair.roles())] if "float16" in pair.low else [])
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *small, *job.notes)
-        found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
+        search = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
+        search.kept, search.seen, search.seconds = seen.kept, html is not None, LOOKING * SECONDS
+        search.look(drawn, progress)
+        mended = None if seen.ok else repair_of(reference, None, search, comparison.compare_repaired, drawn, until)
+        said = search.chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
+        vanishing = vanishing_output(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *filter(None, [vanishing]), *search.notes)
+        found = _verification(paths, tolerance, len(drawn), notes, seen, search, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
-    write_page(html, lambda: verification_page(see(model), found).html())
+    write_page(html, lambda: verification_page(view_model(model), found).html())
     return found
 
 
 def _verification(
     paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
-    job: FaultSearch, mended: Mended | None,
+    search: FaultSearch, mended: RepairOutcome | None,
 ) -> Verification:  # fmt: skip
-    """The report of `verify`, of what was compared and of what was looked for."""
+    """The report of `verify`: of the comparison (``seen``), the search for nodes to blame, and the search for a repair,
+    None where none was made. ``paths``: of reference and model, None for one in memory."""
     pair, compared = seen.pair, seen.compared
     return Verification(
         _path_in_report(paths[0]), _path_in_report(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
-        tuple(compared.outputs), job.first_nonfinite, job.growth, job.traced, tuple(pair.fallback), notes,
-        compared.metric.name, compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended,
+        tuple(compared.outputs), search.first_nonfinite, search.growth, search.traced, tuple(pair.fallback), notes,
+        compared.metric.name, compared.overall, seen.by_step, pair.quantized(), search.left, search.errors, mended,
         pair.layers,
     )  # fmt: skip
 
 
 def _path_in_report(path: PathLike | None) -> str:
-    """A path as the report of the verb `verify` shows it."""
+    """A path as the report of the verb `verify` shows it; None is a model in memory."""
     return "in memory" if path is None else str(path)
 
 
 def _check_arguments(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
-    """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
-    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    """Raises AmpError AMP312 for a tolerance, number of nodes, cache or metric that `verify` cannot use."""
+    check_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")

@@ -39,19 +39,20 @@ from .kinds import Model, PathLike, path_of
 OPTION, PACKAGE = "--webgpu-page", "onnxruntime-web"
 TARGET = "webgpu"
 MODULE = "ort.webgpu.bundle.min.mjs"
-MOST = 2 << 30  # bytes of a model: a browser's arrays end there
+MOST = 2 << 30  # bytes of a model's weights: a browser's arrays end there
 SIDES = ("reference", "model")
 SECONDS = 300  # for npm to fetch the package
 DTYPES = (
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
 )  # fmt: skip
-Files = Callable[[str], bytes]
-"""The content of a package's file by its path there; raises KeyError or OSError where it has none."""
+ReadFile = Callable[[str], bytes]
+"""The content of a package's file by its path in the package; raises KeyError or OSError where it has none."""
 
 
 @dataclass(frozen=True)
 class WebgpuPage:
-    """Where the page is to be, and what is in it: what cannot be is refused before any work."""
+    """A page of `verify --webgpu-page` for the two ``models``, open as ``pair``, that can be written to ``folder``:
+    what it needs was found and checked. ``web``: the files of onnxruntime-web by name; ``version``: of that package."""
 
     folder: Path
     models: tuple[Model, Model]
@@ -60,13 +61,14 @@ class WebgpuPage:
     version: str
 
     @classmethod
-    def of(
+    def prepared(
         cls, place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair,
         steps: int | None,
     ) -> WebgpuPage | None:  # fmt: skip
-        """What `verify --webgpu-page` writes for two models; None where no ``place`` is given. AmpError AMP105 for a
-        place that cannot be its folder, AMP311 for models that no browser runs, AMP501 where onnxruntime-web is
-        nowhere."""
+        """The page that `verify --webgpu-page` is to write to ``place``, None for none; ``package``: the folder of
+        onnxruntime-web, None to look for it. A model made for another target gets a note in ``pair.notes``. Raises
+        AmpError AMP105 for a place that cannot be its folder, AMP311 for what no browser runs or a package without a
+        place, AMP501 where onnxruntime-web is nowhere."""
         if place is None:
             if package is not None:
                 hint = f"add {OPTION} DIR"
@@ -81,22 +83,25 @@ class WebgpuPage:
         if "bfloat16" in pair.low:
             raise AmpError("AMP311", f"{OPTION}: WebGPU has no bfloat16", hint="convert with --target webgpu")
         for graph, name in ((pair.source, "the reference"), (pair.result, "the model")):
-            if (size := sum(stored.bytes for stored in graph.census().weights.values())) > MOST:
-                message = (
-                    f"{OPTION}: {name} has {size / 1e9:.1f} GB of weights, and a browser takes {MOST / 1e9:.1f} GB"
-                )
-                raise AmpError("AMP311", message, hint="verify it here: --target webgpu --runtime PYTHON")
-        if isinstance(pair.result, DescribedGraph) and (said := target_in(pair.result.metadata())) not in ("", TARGET):
-            hint = f"convert with --target {TARGET} for a browser"
-            pair.notes.append(f"{OPTION}: the model was made for {said}, whose kernels a browser does not have: {hint}")
+            size = sum(stored.bytes for stored in graph.census().weights.values())
+            if size > MOST:
+                message = f"{name} has {size / 1e9:.1f} GB of weights, and a browser takes {MOST / 1e9:.1f} GB"
+                hint = "verify it here: --target webgpu --runtime PYTHON"
+                raise AmpError("AMP311", f"{OPTION}: {message}", hint=hint)
+        made_for = target_in(pair.result.metadata()) if isinstance(pair.result, DescribedGraph) else ""
+        if made_for not in ("", TARGET):
+            text = f"the model was made for {made_for}, whose kernels a browser does not have"
+            pair.notes.append(f"{OPTION}: {text}: convert with --target {TARGET} for a browser")
         web, version = _onnxruntime_web(package)
         return cls(folder, models, pair, web, version)
 
     def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
-        """Writes the folder of `verify --webgpu-page`, whole or not at all. Raises AmpError AMP105."""
+        """Writes the folder of `verify --webgpu-page`, whole or not at all: the models, the samples, and a page with
+        what `verify` ``found`` on them. Raises AmpError AMP105 where it cannot be written, AMP311 for inputs of types
+        that no browser has."""
         with _whole_folder(self.folder) as beside:
-            models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
-            samples = list(self._samples(drawn, beside, progress))
+            models = [_write_model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
+            samples = self._write_samples(drawn, beside, progress)
             errors = {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
             data: JsonObject = {
                 "format": 1, "ampgraph": __version__, "runtime": f"{PACKAGE} {self.version}", "module": MODULE,
@@ -109,25 +114,13 @@ class WebgpuPage:
             for name, content in self.web.items():
                 (beside / PACKAGE / name).write_bytes(content)
 
-    def _model(self, model: Model, folder: Path) -> JsonObject:
-        """For `verify --webgpu-page`: a model for the browser, in a folder of its own, with its data."""
-        folder.mkdir()
-        path, graph = path_of(model), load_onnx(model)
-        assert isinstance(graph, OnnxGraph)
-        if path is None:
-            graph.save(folder / "model.onnx")
-        else:
-            graph.copy_unchanged(path, folder / "model.onnx")
-        files = sorted(file for file in folder.rglob("*") if file.is_file())
-        data: list[Json] = [f.relative_to(folder).as_posix() for f in files if f.name != "model.onnx"]
-        name = "in memory" if path is None else Path(path).name
-        return {"name": name, "file": "model.onnx", "data": data, "bytes": sum(file.stat().st_size for file in files)}
-
-    def _samples(self, drawn: Samples, folder: Path, progress: Progress | None) -> Iterator[JsonObject]:
-        """Writes the samples of the page into ``folder``, a file each as it is asked for, and gives what the page is
-        told of each: what each side is fed and what the reference gives, float32 on the CPU as `verify` runs it."""
+    def _write_samples(self, drawn: Samples, folder: Path, progress: Progress | None) -> list[Json]:
+        """For `verify --webgpu-page`: writes a file for each sample into ``folder``: what each side is fed, and the
+        outputs of the reference, run in float32 on the CPU as `verify` runs it. Returns what the page is told of each;
+        ``left_out`` are names of outputs, like sequences, that the page cannot compare."""
         (folder / "samples").mkdir()
         session = StrictSession(self.pair.source)
+        entries: list[Json] = []
         for number, feeds in enumerate(drawn):
             if progress:
                 progress("writing the page", number, len(drawn))
@@ -136,27 +129,44 @@ class WebgpuPage:
             outputs: Mapping[str, Result] = session.run(ours)
             kept = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.name in DTYPES}
             with open(folder / name, "wb") as file:
-                tensors = _TensorFile(file)
-                sides = {"reference": tensors.of(ours), "model": tensors.of(theirs), "expected": tensors.of(kept)}
-            yield {"file": name, "left_out": sorted(outputs.keys() - kept.keys()), **sides}
+                write = _TensorFile(file).write
+                sides = {"reference": write(ours), "model": write(theirs), "expected": write(kept)}
+            entries.append({"file": name, "left_out": sorted(outputs.keys() - kept.keys()), **sides})
+        return entries
+
+
+def _write_model(model: Model, folder: Path) -> JsonObject:
+    """For `verify --webgpu-page`: writes a model and its data files into a new folder; returns what the page is told of
+    it, with the paths of the data files in that folder and the bytes of all."""
+    folder.mkdir()
+    path, graph = path_of(model), load_onnx(model)
+    assert isinstance(graph, OnnxGraph)
+    if path is None:
+        graph.save(folder / "model.onnx")
+    else:
+        graph.copy_unchanged(path, folder / "model.onnx")
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    data: list[Json] = [f.relative_to(folder).as_posix() for f in files if f.name != "model.onnx"]
+    name = "in memory" if path is None else Path(path).name
+    return {"name": name, "file": "model.onnx", "data": data, "bytes": sum(file.stat().st_size for file in files)}
 
 
 class _TensorFile:
-    """For `verify --webgpu-page`: arrays one behind the other in a file, each once; at multiples of 8, as a browser's
-    arrays need it."""
+    """For `verify --webgpu-page`: a file of arrays one behind the other, at multiples of 8 bytes, as a browser's arrays
+    need it. An array that is written twice, for both sides, stands there once."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
-        self.places: dict[int, int] = {}
+        self.places: dict[int, int] = {}  # id of an array -> its offset; callers keep the arrays alive
 
-    def of(self, arrays: Mapping[str, Result]) -> list[Json]:
-        """Writes arrays into the page's file of tensors, and returns what the page is told of each. Raises AmpError
-        AMP311 for what a browser has no type for."""
-        return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
+    def write(self, arrays: Mapping[str, Result]) -> list[Json]:
+        """Writes arrays by name into the file of `verify --webgpu-page`; returns what the page is told of each. Raises
+        AmpError AMP311 for a type that browsers have not."""
+        return [self._write_array(name, np.asarray(value)) for name, value in arrays.items()]
 
-    def _entry(self, name: str, array: Array) -> JsonObject:
-        """Of `verify --webgpu-page`: an array as the page's script reads it: type, shape, and its place in the file;
-        texts stand in the entry."""
+    def _write_array(self, name: str, array: Array) -> JsonObject:
+        """For `verify --webgpu-page`: writes an array, little-endian, and returns its name, type, shape and offset in
+        the file for the page's script. Texts are not written: the entry holds them itself, as ``values``."""
         shape: list[Json] = [*array.shape]
         if array.dtype.kind in "OUS":
             return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
@@ -173,18 +183,18 @@ class _TensorFile:
 
 
 def _onnxruntime_web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
-    """For `verify --webgpu-page`: the files of onnxruntime-web that it needs, and its version: of a folder that is
-    given, of the nearest node_modules, or as npm fetches them. Raises AmpError AMP501."""
-    if package is not None:
-        return _package_files(lambda name: (Path(package) / name).read_bytes(), str(package))
-    for above in (Path.cwd(), *Path.cwd().parents):
-        if (folder := above / "node_modules" / PACKAGE).is_dir():
-            return _package_files(lambda name, folder=folder: (folder / name).read_bytes(), str(folder))  # type: ignore[misc]
-    return _fetched_by_npm()
+    """For `verify --webgpu-page`: the files of onnxruntime-web that it needs, by name, and the package's version: of
+    the folder ``package``, else of the nearest node_modules, else as npm fetches it. Raises AmpError AMP501."""
+    installed = [above / "node_modules" / PACKAGE for above in (Path.cwd(), *Path.cwd().parents)]
+    folder = Path(package) if package is not None else next(filter(Path.is_dir, installed), None)
+    if folder is None:
+        return _fetch_by_npm()
+    return _read_package(lambda name: (folder / name).read_bytes(), str(folder))
 
 
-def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
-    """For `verify --webgpu-page`: onnxruntime-web's files, fetched by npm, and the name of its package."""
+def _fetch_by_npm() -> tuple[dict[str, bytes], str]:
+    """For `verify --webgpu-page`: the files of onnxruntime-web by name, and its version, of the package that npm
+    fetches. Raises AmpError AMP501 where npm is not installed, or fails."""
     npm, hint = shutil.which("npm"), f"npm install {PACKAGE} here, or give its folder with --onnxruntime-web"
     if npm is None:
         raise AmpError("AMP501", f"{PACKAGE} is not here, and npm is not installed", hint=hint)
@@ -205,12 +215,12 @@ def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
                 assert file is not None  # a file, no folder
                 return file.read()
 
-            return _package_files(read, packed.name)
+            return _read_package(read, packed.name)
 
 
-def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
-    """For `verify --webgpu-page`: the files of an onnxruntime-web package that its module names, and its version.
-    AmpError AMP501 for another package."""
+def _read_package(read: ReadFile, where: str) -> tuple[dict[str, bytes], str]:
+    """For `verify --webgpu-page`: of an onnxruntime-web package its WebGPU module and the .wasm files that this names,
+    by name, and the version. Raises AmpError AMP501, about ``where`` it is, for another package."""
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")
@@ -236,7 +246,7 @@ def _refuse_place(folder: Path) -> None:
 
 
 def _is_our_folder(folder: Path) -> bool:
-    """Whether a folder was written by an earlier `verify --webgpu-page`, and may be written over."""
+    """Whether an earlier `verify --webgpu-page` wrote a folder, which may be written over then: its data say so."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -245,7 +255,8 @@ def _is_our_folder(folder: Path) -> bool:
 
 @contextmanager
 def _whole_folder(folder: Path) -> Iterator[Path]:
-    """For `verify --webgpu-page`: a folder beside ``folder`` to write to, which takes its place when all succeeded."""
+    """For `verify --webgpu-page`: a new folder to write to, which takes the place of ``folder`` when the block ends;
+    where it raises, ``folder`` stays as it was. Raises AmpError AMP105 for a refusal by the file system."""
     with refusals_reported(folder, OPTION):
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:

@@ -1,11 +1,11 @@
-"""`ampgraph.export_weights`: the forward model of a training step with what was trained."""
+"""`ampgraph.export_weights`: the forward model of a training step with the weights of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core.arguments import as_annotated
+from ..core.arguments import check_annotated
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import OnnxGraph
 from ..report.training import ExportedWeights
@@ -37,7 +37,7 @@ def export_weights(
         AmpError: AMP101 for files that are missing, AMP108 and AMP405 for a checkpoint that is damaged or of another
             step, AMP105 and AMP106 for a place where nothing can be written.
     """
-    as_annotated(export_weights, locals())
+    check_annotated(export_weights, locals())
     tell = progress or (lambda stage: None)
     place = Path(checkpoint)
     place = place / FILE if place.is_dir() else place

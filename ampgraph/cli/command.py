@@ -16,7 +16,7 @@ from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import DEFAULTS, OPTIONS, Option
 from ..core.recipe_values import dims
-from ..core.shown import Shown, plain
+from ..core.shown import Shown, json_value
 from ..core.spellings import DTYPES, KEEP_IO, LEVELS
 from .terminal import Volume, guarded, ignore_interrupts, progress, set_volume, show, show_json
 
@@ -185,7 +185,7 @@ class CommandOutput:
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout
-        show_json(plain(self.data), to) if as_json else show(self.lines(), to)
+        show_json(json_value(self.data), to) if as_json else show(self.lines(), to)
         if not self.ok:
             sys.stdout.flush()
             sys.exit(self.code)

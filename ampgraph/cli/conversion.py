@@ -18,7 +18,7 @@ from ..core.errors import AmpError, Unmatched
 from ..core.files import refusals_reported, whole_file
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
-from ..core.shown import plain
+from ..core.shown import json_value
 from ..core.verdict import CheckVerdict
 from .command import HTML, MODEL, CommandOutput, argument, command, option, recipe_fields, switch
 from .terminal import Display, ignore_interrupts, signals_wait, verbose
@@ -161,7 +161,7 @@ def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
             for name in found:
                 fields[name] = [given for given in fields[name] if given != word]
             unmatched.append(word)
-    report: Any = plain(output.data)
+    report: Any = json_value(output.data)
     verdict, said = report["check"], "not checked" if report["changed"] else "nothing to lower"
     if verdict is not None:
         verdict["seconds"] = 0.0  # the one thing that differs from run to run
@@ -185,7 +185,7 @@ def _convert_one(
     measuring = Measuring(data, rest["samples"], rest["ranges_out"])
     if loss_scale is not None:
         refuse_loss_scale(model, loss_scale)
-    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.options_given()]
     if plan_in and given:
         raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
     recipe = recipe_of(None, fields)

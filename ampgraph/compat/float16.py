@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..api.convert import convert
 from ..core.arrays import Array
 from ..core.errors import AmpError
-from ..core.selection import named
+from ..core.selection import matched_ops
 from ..formats.adapters import load
 from ..formats.onnx.io import read_proto
 
@@ -72,7 +72,7 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
     without those that match nothing in float32."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
-    return [pattern for pattern in patterns if any(named(flow, pattern))]
+    return [pattern for pattern in patterns if any(matched_ops(flow, pattern))]
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:

@@ -14,39 +14,43 @@ _PINNED = re.compile(r"ampgraph(\.\d+)?\.fp32")
 _TARGET = re.compile(r"ampgraph(?:\.(\d+))?\.target")
 
 
-def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
-    """In the metadata of a converted file: what is said of its plan, by key.
+def conversion_metadata(plan: Plan, taken: Collection[str]) -> dict[str, str]:
+    """For the metadata of a converted file: key -> text on the plan that made it. Keys begin with ``ampgraph.``, those
+    of a second conversion with ``ampgraph.2.``, and so on.
 
-    ``taken``: keys that it has: what a second conversion says stands under ``ampgraph.2``."""
+    ``taken``: the keys that the file has already."""
     head, number = "ampgraph", 1
     while f"{head}.version" in taken:
         number += 1
         head = f"ampgraph.{number}"
-    words = {"level": plan.level, "dtype": plan.dtype, "policy": plan.policy, "target": plan.target}
-    said = {f"{head}.version": __version__, **{f"{head}.{name}": word for name, word in words.items()}}
-    return said | ({f"{head}.fp32": json.dumps(plan.pinned, ensure_ascii=False)} if plan.pinned else {})
+    words = {"version": __version__, "level": plan.level, "dtype": plan.dtype, "policy": plan.policy}
+    words["target"] = plan.target
+    if plan.pinned:
+        words["fp32"] = json.dumps(plan.pinned, ensure_ascii=False)
+    return {f"{head}.{name}": word for name, word in words.items()}
 
 
 def reason_text(why: Why) -> str:
-    """A node's reason as files say it: the rule, then why."""
+    """A node's reason as the metadata of files has it: ``RULE: TEXT``."""
     return f"{why.rule}: {why.text}"
 
 
-def parted(text: str) -> tuple[str, str]:
-    """A node's reason in a file as (rule, why)."""
+def split_reason(text: str) -> tuple[str, str]:
+    """A node's reason in the metadata of a file as (rule, text); ("", "") for an empty one."""
     rule, _, why = text.partition(": ")
     return rule, why
 
 
 def target_in(metadata: Mapping[str, str]) -> str:
-    """In a file's metadata: the target of the last conversion that it tells of; empty where it tells of none."""
-    numbers = [int(found[1] or 1) for key in metadata if (found := _TARGET.fullmatch(key))]
-    last = max(numbers, default=1)
-    return metadata.get(f"ampgraph.{last}.target" if last > 1 else "ampgraph.target", "")
+    """From a file's metadata: the target of the last conversion that it tells of; "" where it tells of none."""
+    matches = [match for match in map(_TARGET.fullmatch, metadata) if match]
+    last = max(matches, key=lambda match: int(match[1] or 1), default=None)
+    return "" if last is None else metadata[last[0]]
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """In a file's metadata: reasons by names of nodes, as a file before IR version 10 says them in a table."""
+    """From a file's metadata: name of a node -> its reason, as files before IR version 10 have them in one table: type
+    -> reason -> names. A table of another form has none."""
     try:
         table = json.loads(metadata.get(NODES, "{}"))
     except (ValueError, RecursionError):
@@ -59,7 +63,8 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """In a file's metadata: the patterns of what earlier conversions pinned to float32, if it is a list of texts."""
+    """From a file's metadata: the patterns (--fp32) of what earlier conversions pinned to float32, each once; what is
+    no text in a list is left out."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

@@ -12,37 +12,39 @@ from .errors import AmpError
 NAMES = {"str": "a text", "PathLike": "a path", "bool": "True", "bool_": "False", "Mapping": "a mapping"}
 
 
-def of_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
-    """Raises AmpError AMP301, with ``hint``, for a value that is of none of the kinds; None is not checked."""
+def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
+    """Checks an argument: raises AmpError AMP301, with ``hint``, for a value of none of ``kinds``; None is not
+    checked."""
     if value is not None and not isinstance(value, kinds):
         wanted = " or ".join(NAMES.get(kind.__name__, f"a {kind.__name__}") for kind in kinds)
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not {wanted}", hint=hint)
 
 
-def of_path(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for anything but a path."""
-    of_kind(name, value, (str, os.PathLike), "give the name of a file")
+def check_path(name: str, value: object) -> None:
+    """Checks an argument: raises AmpError AMP301 for anything but a path; None is not checked."""
+    check_kind(name, value, (str, os.PathLike), "give the name of a file")
 
 
-def callables(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for anything but a sequence of functions."""
-    given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
-    for one in given:
-        if not callable(one) or one is value:
+def check_callables(name: str, value: object) -> None:
+    """Checks an argument: raises AmpError AMP301 for anything but several functions, for one alone and None too."""
+    given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
+    for one in [value] if given is None else given:
+        if given is None or not callable(one):
             hint = f"{name}=[one, another]"
             raise AmpError("AMP301", f"{name}= holds {one!r}, which is not a function in a list", hint=hint)
 
 
-def a_callable(name: str, value: object) -> None:
+def check_callable(name: str, value: object) -> None:
     """Checks an argument: raises AmpError AMP301 for what cannot be called; None is not checked."""
     if value is not None and not callable(value):
         hint = "give a function, or omit it"
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not a function", hint=hint)
 
 
-def texts(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for what is neither a text nor several of them; None is not checked."""
-    if value is None or isinstance(value, (str, Iterator)):  # what can be read once is read by who needs it
+def check_texts(name: str, value: object) -> None:
+    """Checks an argument: raises AmpError AMP301 for what is neither a text nor an iterable of texts. None is not
+    checked, nor an iterator, which can be read only once."""
+    if value is None or isinstance(value, (str, Iterator)):
         return
     if not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
         message = f"{name}= is of type {type(value).__name__}, not texts"
@@ -53,32 +55,34 @@ Check = Callable[[str, object], None]
 
 
 def _check_of_kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
-    """For a verb's arguments: a check that one is of ``kinds`` (named in the message) or of ``also`` (not named)."""
-    return lambda name, value: None if isinstance(value, also) else of_kind(name, value, kinds, hint.format(name))
+    """For a verb's arguments: a check that one is of ``kinds``, which the message names, or of ``also``, which it does
+    not. ``hint``: with {} for the argument's name."""
+    return lambda name, value: None if isinstance(value, also) else check_kind(name, value, kinds, hint.format(name))
 
 
 CHECKS: dict[str, Check] = {
-    "PathLike": of_path,
+    "PathLike": check_path,
     "PathLike | Feeds": _check_of_kinds("give the name of a file, or arrays by name", str, os.PathLike, Mapping),
     "bool": _check_of_kinds("{}=True", bool, np.bool_, also=(int,)),
     "bool | str": _check_of_kinds("{}=True", bool, np.bool_, also=(int, str)),
     "str": _check_of_kinds("--help has the words", str),
-    "Progress": a_callable,
-    "OnStep": a_callable,
-    "OnEpoch": a_callable,
-    "Callable[[str], None]": a_callable,
+    "Progress": check_callable,
+    "OnStep": check_callable,
+    "OnEpoch": check_callable,
+    "Callable[[str], None]": check_callable,
     "Mapping[str, int]": _check_of_kinds("{}={{name: value}}", Mapping),
     "Mapping[str, str]": _check_of_kinds("{}={{name: value}}", Mapping),
-    "Sequence[str]": texts,
-    "str | Sequence[str]": texts,
+    "Sequence[str]": check_texts,
+    "str | Sequence[str]": check_texts,
 }
-"""By annotation, without what is None."""
+"""An argument's annotation as text, without ``| None`` -> its check."""
 
 
-def as_annotated(verb: Callable[..., object], given: Mapping[str, object]) -> None:
-    """Checks arguments by the plain annotations of a function, as every verb begins: AmpError AMP301 for other kinds.
+def check_annotated(verb: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Checks a verb's arguments by its annotations, as every verb begins: raises AmpError AMP301 for one of another
+    kind. An annotation that `CHECKS` does not have is not checked.
 
-    ``given``: by name, as `locals()` has them where the verb begins.
+    ``given``: name -> argument, which `locals()` is where the verb begins; names that are no parameters are left out.
     """
     for name, value in given.items():
         check = CHECKS.get(str(verb.__annotations__.get(name)).removesuffix(" | None"))

@@ -12,13 +12,14 @@ MOST_BYTES = 1 << 30  # of memory, grown since then
 
 
 class _CollectorDebt:
-    """Python's garbage collector: what was made since the last full collection, and may be garbage in circles."""
+    """Python's garbage collector: how many ``objects`` were made since the last full collection, which may be garbage
+    in circles, and the process's memory in bytes (``resident``) at that time."""
 
     def __init__(self) -> None:
         self.objects, self.resident = 0, 0
 
     def settle(self) -> None:
-        """Runs Python's garbage collector on what models of earlier work have left, where it may be much."""
+        """Runs Python's garbage collector where models of earlier work may have left many objects or much memory."""
         if self.objects and (self.objects > MOST_OBJECTS or _resident() - self.resident > MOST_BYTES):
             gc.collect()
             self.objects, self.resident = 0, _resident()
@@ -29,7 +30,8 @@ _debt = _CollectorDebt()
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Stops Python's garbage collector inside: of millions of small objects that all live it finds none.
+    """Switches Python's garbage collector off inside, where millions of small objects are made that all live, so that
+    it would find nothing. Does nothing where it is off already.
 
     What lived before in the same process may be garbage by now, and is collected first where it may be much.
     """

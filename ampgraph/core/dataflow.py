@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 from .arrays import Array
 
 FLOAT32 = "float32"
-NONE = -1  # no unit: the type is a fact
+NONE = -1  # in the place of an id: no value, operator, scope or unit; a value without a unit has a type that is a fact
 HELD = "ampgraph.float32"
-"""The mark that says why a node must compute in float32: what our own gradients need. Marks are in memory alone."""
+"""The key of a node's mark that says why it must compute in float32, as ampgraph's own gradients must. Marks are kept
+in memory alone, and never written to a file."""
 KEPT = "ampgraph.kept"
-"""The same of a node that may be low where a level has low norms."""
+"""The key of the same mark of a node that may be low at a level whose norms are low."""
 
 BRANCHES = "ampgraph.branches"
-"""The mark of the addition of branches, in a forward that is differentiated and in its backward."""
+"""The key of the mark of an addition that joins branches, in a forward that is differentiated and in its backward."""
 MARKED = "ampgraph.marked"
-"""The mark of a graph whose nodes may have marks."""
+"""The key of the mark of a graph whose nodes may have marks."""
 
 Shape = tuple["int | str | None", ...]
 AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[AttributeValue] | Array"
@@ -35,7 +36,8 @@ AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[Attribut
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor (or a container of tensors) in one scope. ``dtype`` is the element type, ``""`` when it is unknown."""
+    """A tensor (or a container of tensors) in one scope. ``id`` is its place in `Dataflow.values`; ``dtype`` is the
+    element type, ``""`` when it is unknown; ``shape`` is None until `Dataflow.shape` is asked for it."""
 
     id: int
     name: str
@@ -43,8 +45,8 @@ class Value:
     dtype: str
     container: str = ""  # "", "seq", "optional" or "other": a container has no Cast
     shape: Shape | None = None
-    producer: int = NONE  # the op that writes it
-    unit: int = NONE  # the unit that writes it
+    producer: int = NONE  # the op that writes it; NONE for an input and a stored tensor
+    unit: int = NONE  # the unit that decides its type
     weight: bool = False  # a stored tensor, readable by Dataflow.weights
     parameter: bool = False  # a stored tensor that is a parameter of the model, not a constant of its graph
     low_source: int = NONE  # the low value that a given Cast made this one from
@@ -54,7 +56,8 @@ class Value:
 
 @dataclass(slots=True)
 class Use:
-    """A read: input ``index`` of ``op``; ``op`` is NONE for output ``index`` of ``scope``."""
+    """A read of ``value``: input ``index`` of ``op``, or where ``op`` is NONE output ``index`` of ``scope``. ``unit``
+    decides the type that is read."""
 
     value: int
     op: int
@@ -109,8 +112,8 @@ class Scope:
 
     id: int
     path: str
-    parent: int
-    op: int
+    parent: int  # the scope in which ``op`` stands; NONE for the main graph
+    op: int  # the control-flow node or call; NONE for the main graph
     kind: str  # "main", "body" or "function"
     times: int  # how often it runs, estimated
     label: str = ""  # layer that encloses it
@@ -149,21 +152,22 @@ class StaleDataflow(RuntimeError):
 
 
 class Ties:
-    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
-    each already, itself if nothing does."""
+    """A union-find over the numbers from 0 on: the lowest of those that are tied to one another represents them.
+
+    ``parents``: by number, a lower one that it is tied to, or itself."""
 
     def __init__(self, parents: Iterable[int]) -> None:
         self.parents = list(parents)
 
     def find(self, number: int) -> int:
-        """What represents a number and all that it is tied to; paths are halved on the way."""
+        """The number that represents this one and all that it is tied to; paths are halved on the way."""
         parents = self.parents
         while parents[number] != number:
             parents[number] = number = parents[parents[number]]
         return number
 
     def tie(self, numbers: Iterable[int]) -> int:
-        """Ties numbers, and returns what represents them."""
+        """Ties numbers, at least one, and returns the lowest, which represents them and all that they were tied to."""
         roots = {self.find(number) for number in numbers}
         first = min(roots)
         for root in roots:
@@ -181,8 +185,9 @@ class Dataflow:
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
-        """The rest is added by a `FlowBuilder`. ``attribute``, ``layer``, ``read_shape``: how the format reads an
-        operator's attribute, its layer, and a value's shape, when they are asked for."""
+        """An empty dataflow, which a `FlowBuilder` fills. ``attribute``, ``layer``, ``read_shape``: how the format
+        reads an operator's attribute (None where it is absent), its layer ("" where the file names none) and a value's
+        shape (None where it is not known), when they are asked for."""
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.units: list[Unit] = []
@@ -192,7 +197,8 @@ class Dataflow:
         self.unknown_kinds: set[str] = set()  # operators without a schema
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
         self.parameters_copied = True  # whether a parameter can be stored in both types
-        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the boundary of a body or function)
+        self.passed: list[tuple[int, int]] = []
+        """(value, the value that holds the same data beyond the boundary of a body or function), either may be NONE."""
         self.weights = weights
         self.attribute = attribute
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
@@ -215,7 +221,8 @@ class Dataflow:
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
-        """A copy of the snapshot for another reader, who does not see ties that the first one makes."""
+        """A second view of the dataflow with ties and a memo of its own, so that neither reader sees what the other
+        ties from now on; values, operators, units and uses are the same objects in both."""
         view = Dataflow.__new__(Dataflow)
         view.__dict__.update(self.__dict__, _ties=Ties(self._ties.parents), memo={})
         return view
@@ -243,23 +250,24 @@ class Dataflow:
         opset: int = 0,
         crosses: bool = False,
     ) -> int:
-        """Adds a unit, whose fields are those of `Unit`; its number."""
+        """Adds a unit with these fields of `Unit`, tied to no other, and returns its number."""
         unit = len(self.units)
         self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, crosses=crosses))
         self._ties.parents.append(unit)
         return unit
 
     def find(self, unit: int) -> int:
-        """The unit that stands for all those tied to ``unit``: they share one decision."""
+        """The unit that represents all those tied to ``unit``, the lowest of them: they share one decision."""
         return self._ties.find(unit)
 
     def merge(self, units: Iterable[int]) -> int:
-        """Ties units to one decision; the lowest number represents them."""
+        """Ties units to one decision, and returns the lowest, which represents them."""
         return self._ties.tie(units)
 
-    def given_cast(self, op: Op, low: str) -> None:
-        """Takes a Cast of the file between float32 and the low type as a cast edge that exists: its slots T1 and T2 are
-        not decided, and the newest use of its operand is marked."""
+    def mark_given_cast(self, op: Op, low: str) -> None:
+        """Takes a Cast of the file between float32 and the low type as a cast edge that exists: its float32 slot is
+        fixed low, and the read of a Cast to low is marked, for which the newest use of its operand must be the Cast's
+        own. A Cast from float32 to float32 ties its two slots; any other is left as it is."""
         source, target = self.values[op.inputs[0]], self.values[op.outputs[0]]
         if source.dtype == FLOAT32 and target.dtype == low:
             self.units[op.slots["T1"]].fixed_low = True
@@ -268,10 +276,11 @@ class Dataflow:
             self.units[op.slots["T2"]].fixed_low = True
             target.low_source = source.id
         elif source.dtype == target.dtype == FLOAT32:
-            self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
+            self.merge((op.slots["T1"], op.slots["T2"]))  # it is an Identity
 
     def place(self, use: Use) -> tuple[str, int, int]:
-        """A use in the dataflow as plans write it: (scope's path, operator's index, -1 for an output, position)."""
+        """A use in the dataflow as plans write it: (path of the scope, index of the operator in it or -1 for an output
+        of the scope, position among its inputs or the outputs)."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
     @cached_property
@@ -283,18 +292,19 @@ class Dataflow:
         return found
 
     def with_roles(self, roles: Collection[str]) -> list[Op]:
-        """The operators that have one of some roles, in their order; to be asked for once the model is read."""
+        """The operators that have one of some roles, in the order of the model; call it only once the model is read, as
+        the first call indexes all operators."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
     def at(self, scope: str, index: int) -> Op:
-        """The operator at a place that a plan names. Raises LookupError where there is none."""
+        """The operator at a place of a plan: path of a scope, index in it. Raises LookupError where there is none."""
         if not self._by_place:
             self._by_place.update({(self.scopes[op.scope].path, op.index): op for op in self.ops})
         return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
-        """The operators that read a value (graph outputs are no operators)."""
+        """The operators that read a value, one that reads it twice two times; graph outputs are no operators."""
         return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
 
     def writer(self, value: int) -> Op | None:
@@ -303,7 +313,8 @@ class Dataflow:
         return self.ops[producer] if producer != NONE else None
 
     def scalar(self, value: int, *, overridable: bool = False) -> float | None:
-        """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default"""
+        """The number in a stored tensor of one element; None for any other value, and for NONE. ``overridable``: also
+        the one in an input's default, which a caller may override."""
         if value == NONE or not (self.values[value].weight or (overridable and self.values[value].default)):
             return None
         if value not in self._scalars:
@@ -311,17 +322,18 @@ class Dataflow:
         return self._scalars[value]
 
     def _read_scalar(self, item: Value) -> float | None:
-        """The one number that is stored; None for another size, and for text."""
+        """The number in a stored tensor of one element; None for another size, and for text."""
         array = self.weights.array(item) if self.weights.size(item) == 1 else None
         return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 
     def number(self, op: Op, name: str) -> float | None:
-        """The number in an attribute, None where there is none."""
+        """The number in an operator's attribute; None where it is absent or no number."""
         given = self.attribute(op, name)
         return given if isinstance(given, (int, float)) else None
 
     def integers(self, op: Op, name: str) -> list[int] | None:
-        """The whole numbers in an attribute, None where there are none."""
+        """The whole numbers in an operator's attribute, as a list for a single one too; None where it has no such
+        thing."""
         given = self.attribute(op, name)
         if isinstance(given, int):
             return [given]
@@ -335,7 +347,8 @@ class Dataflow:
         return item.shape
 
     def dims(self, value: int, assumed: dict[str, int] | None = None) -> list[int]:
-        """Dimensions with the unknown ones guessed: the first is batch-like (1), the others sequence-like (128)."""
+        """A value's dimensions with the unknown ones guessed: those named in ``assumed`` by it, else the first as
+        batch-like (1) and the others as sequence-like (128); [1, 128, 128] where not even the rank is known."""
         shape = self.shape(value)
         if shape is None:
             return [1, 128, 128]

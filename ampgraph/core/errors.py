@@ -16,6 +16,7 @@ class AmpError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
+        """``code``: one of `error_codes.CODES`; ``where``: the file, node or option at fault; "" for none."""
         self.code, self.message, self.where, self.hint = code, message, where, hint
         super().__init__(self.__str__())
 
@@ -34,7 +35,7 @@ class NoMemory(AmpError):
 
 
 class Unmatched(AmpError):
-    """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
+    """The AmpError for a ``word`` of an option that means nothing in this model, but may in another: AMP305, AMP310."""
 
     def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
         super().__init__(code, message, hint=hint)
@@ -50,7 +51,8 @@ class UnknownKeyword(AmpError, TypeError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """For a hint of an AmpError: `did you mean 'X'?`, or an empty string when nothing is close."""
+    """For a hint of an AmpError: ``did you mean 'X'?`` with the one of ``known`` that is closest to ``name``, in any
+    case of letters; "" when nothing is close."""
     import difflib
 
     lower = {k.lower(): k for k in known}
@@ -64,31 +66,36 @@ def is_number(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Checks of arguments: whether a caller gave a whole number."""
+    """Checks of arguments: whether a caller gave a value of an integer type, numpy's included; truth values are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line and without the C++ function that said it; its kind where it says nothing."""
+    """The first line of an error's text, without the C++ function that said it; its class where there is no text."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return _without_function(line).rstrip(": ")
 
 
 def _without_function(line: str) -> str:
-    """Of an error's text: a line of a C++ trace without the function: ``... file.cc:12: words`` of ``...
-    /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words``."""
+    """Of an error's text: a line of a C++ trace without path and function: ``... file.cc:12: words`` of ``...
+    /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words``; any other line as it is."""
     found = _SOURCE.search(line)
-    end = None if found is None else _closing_bracket(line, line.find("(", found.end()))
-    if found is None or end is None:
+    if found is None:
+        return line
+    end = _closing_bracket(line, line.find("(", found.end()))
+    if end is None:
         return line
     words = re.sub(r"^ (const )?(\[with [^]]*\] )?", "", line[end:])
     return f"{line[: found.start()]}{found[1]}: {words}"
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """Of an error's text, a C++ trace: the position behind the bracket that closes the one at ``start``, or None."""
+    """Of an error's text, a C++ trace: the position behind the bracket that closes the one at ``start``; None where
+    none does, or ``start`` is -1."""
+    if start == -1:
+        return None
     depth = 0
-    for place in range(max(start, 0), len(line)) if start >= 0 else ():
+    for place in range(start, len(line)):
         depth += (line[place] == "(") - (line[place] == ")")
         if depth == 0:
             return place + 1

@@ -23,9 +23,11 @@ NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the
 
 
 def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") -> None:
-    """Before any file is written: raises AmpError AMP106 when ``path`` is one of ``sources``, under whatever name;
-    AMP105 when it can be no file: a folder, a device or a pipe (the result would take its place), no folder around it,
-    a name that is too long. ``option``: by which the user names the file, for the hint."""
+    """Before any file is written: refuses a ``path`` that cannot become the result.
+
+    Raises AmpError AMP106 when it is one of ``sources``, under whatever name; AMP105 when it is a folder, a device or a
+    pipe (the result would take its place), when there is no folder around it, or its name is too long. ``option``: the
+    flag by which the user names the file, for the hint; "" for none."""
     by = f" with {option}" if option else ""
     if any(same_file(path, source) for source in sources):
         hint = f"choose another name{by}"
@@ -41,8 +43,8 @@ def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") ->
 
 
 def sources_of(*given: object) -> list[Path]:
-    """Whole files, which must not replace a source: the files behind arguments: of a path itself, of a folder its
-    samples, of a list each; objects have none."""
+    """The files that arguments name, which a whole file must not replace: a path itself, the samples (.npz) in a
+    folder, and those of each item of a list or tuple; other objects name none."""
     found: list[Path] = []
     for item in given:
         if isinstance(item, (list, tuple)):
@@ -54,7 +56,7 @@ def sources_of(*given: object) -> list[Path]:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths are one file, through links too."""
+    """Whether two paths are one file, through links too; False for a path that is no file's."""
     try:
         return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
     except (OSError, ValueError):  # there is no such file, or cannot be
@@ -62,14 +64,14 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def try_folder(path: Path, option: str = "") -> None:
-    """Raises AmpError AMP105 where no file can be made beside ``path``: before long work, not after it. ``option``: as
-    of `refuse_output`."""
+    """Before long work whose result goes to ``path``: raises AmpError AMP105 where no file can be made beside it.
+    ``option``: as of `refuse_output`."""
     with refusals_reported(path, option), temporaries(path) as temporary:
         temporary("").touch()
 
 
 def read_text(path: str | os.PathLike[str], what: str) -> str:
-    """The text of a JSON file that should hold ``what``. Raises AmpError AMP401."""
+    """The text of a file in UTF-8, as JSON is. Raises AmpError AMP401, which says that it should hold ``what``."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -78,8 +80,9 @@ def read_text(path: str | os.PathLike[str], what: str) -> str:
 
 @contextlib.contextmanager
 def text_file(path: str | os.PathLike[str] | None, text: Callable[[], str], option: str = "") -> Iterator[None]:
-    """Writes the text beside its place, and puts it there when what is done inside has succeeded; None: no file.
+    """Writes a text to a temporary file beside ``path`` first, and renames that when what is done inside has succeeded.
 
+    ``path``: None for no file. ``text``: makes the text, before what is done inside. ``option``: as of `refuse_output`.
     Raises AmpError AMP105.
     """
     if path is None:
@@ -99,7 +102,7 @@ def text_file(path: str | os.PathLike[str] | None, text: Callable[[], str], opti
 def whole_file(
     path: str | os.PathLike[str], option: str = "", *, suffix: str = "", durable: bool = False
 ) -> Iterator[Path]:
-    """A temporary file beside ``path`` to write to, which takes its place when what is done inside has succeeded.
+    """Gives a temporary file beside ``path`` to write to, which takes its place when what is done inside has succeeded.
 
     Args:
         option: the flag by which a user names the place, for the hint of an error.
@@ -122,8 +125,8 @@ def whole_file(
 
 @contextlib.contextmanager
 def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[Callable[[str], Path]]:
-    """Temporary names beside ``path`` for a file in several parts, one for each word that is asked for; whoever writes
-    renames them, the rest is removed. ``suffix``: what the names end in.
+    """Gives a function that makes temporary names beside ``path`` for a file in several parts, one for each word that
+    it is called with. Whoever writes renames them; what is left is removed. ``suffix``: what the names end in.
 
     Raises AmpError AMP105 as `whole_file` does.
     """
@@ -134,8 +137,8 @@ def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[C
 
 @contextlib.contextmanager
 def temporaries(path: Path, suffix: str = "") -> Iterator[Callable[[str], Path]]:
-    """Names beside ``path`` that nobody else has, one for each word, which end in ``suffix``; what is still there at
-    the end is removed."""
+    """Gives a function that makes names beside ``path`` that nobody else has, one for each word that it is called with
+    ("" too), which end in ``suffix``; what is still there at the end is removed."""
     stem = f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}"
     made: dict[str, Path] = {}
 
@@ -159,7 +162,7 @@ _being_written: set[str] = set()  # names of temporary files of this process
 
 
 def sweep(path: Path) -> None:
-    """Whole files: removes what processes that were killed while they wrote ``path`` have left beside it."""
+    """Whole files: removes the temporary files that killed processes have left beside ``path`` while they wrote it."""
     start = f".{path.name}."
     for found in sorted(path.parent.glob(f"{glob.escape(start)}*-*.tmp")):
         number = found.name.removeprefix(start).partition("-")[0]
@@ -184,7 +187,7 @@ def _is_running(process: int) -> bool:
 
 
 def _flush_to_disk(path: Path, mode: int) -> None:
-    """Whole files: flushes a file or folder to the disk (fsync)."""
+    """Whole files: flushes a file or folder to the disk (fsync). ``mode``: os.O_RDWR or, for a folder, os.O_RDONLY."""
     handle = os.open(path, mode)
     try:
         os.fsync(handle)
@@ -198,11 +201,11 @@ def refusals_reported(path: Path, option: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error, option) from error
+        raise write_error(path, error, option) from error
 
 
-def unwritable(path: Path, error: OSError, option: str = "") -> AmpError:
-    """Whole files: what the system says against writing, as AMP105."""
+def write_error(path: Path, error: OSError, option: str = "") -> AmpError:
+    """Whole files: the AmpError AMP105 for what the system says against writing ``path``."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
     hint = f"choose another place with {option}" if option else "choose another place"

@@ -65,7 +65,7 @@ class Editor(Protocol):
         ...
 
     def op(self, scope: str, index: int) -> Op | None:
-        """The operator at a place, or None."""
+        """The operator at a place: path of a scope, index in it; None where there is none."""
         ...
 
     def retype(self, value: Value, dtype: str) -> None:
@@ -73,15 +73,17 @@ class Editor(Protocol):
         ...
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Pins an output's type by the operator's attribute where it would else follow an input whose type changes."""
+        """Pins the type of an output that would else follow an input's, by the operator's attribute; leaves other
+        operators."""
         ...
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
-        """Reads ``value`` as ``to`` at the given uses, through one Cast for each scope, or a given one."""
+        """Has the given uses read ``value`` as type ``to``: through one Cast (in the value's scope, or in MindIR one in
+        each graph that reads it), which is added unless one is there."""
         ...
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
-        """Puts a float32 -> low -> float32 pair between a value and the given uses."""
+        """Puts a pair of Casts, from float32 to the low type ``dtype`` and back, between a value and the given uses."""
         ...
 
     def weight(
@@ -93,23 +95,26 @@ class Editor(Protocol):
         floor: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in that for ``uses``, ``float32``
-        only floors.
+        """Changes a stored tensor as ``store`` says: ``low`` makes it ``dtype``, ``both`` adds a copy of that type for
+        ``uses``, ``float32`` keeps its type and only floors.
 
-        ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite."""
+        ``floor``: finite elements below it become it. ``factor``: elements are multiplied by it in float64 before they
+        are rounded to low, where the product stays finite."""
         ...
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds the four stored parameters of a norm with stored statistics anew, together, or a convolution's weights
-        of each channel, so that their rounding errors cancel in what it computes. False where it has none that were."""
+        """Rounds stored operands of an operator to ``dtype`` again, so that their rounding errors cancel in what it
+        computes: the four parameters of a norm with stored statistics, or the weights of each channel of a convolution.
+        Call it behind `weight`: returns False where that has not made all of them ``dtype``."""
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
+        """Removes a one-input operator; its readers read its input. Changes nothing, and returns False, if a boundary
+        needs it."""
         ...
 
     def remove(self, op: Op) -> bool:
-        """Removes an operator; False where somebody reads one of its results."""
+        """Removes an operator. Returns False, and changes nothing, where one of its results is read."""
         ...
 
 
@@ -128,68 +133,80 @@ class NodeEditor(Editor, Protocol):
         behind: Op | Value | None = None,
         name: str = "",
         node: str = "",
-        of: Op | None = None,
+        metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
+        """Adds an operator (``Add``, ``com.microsoft::Gelu``) and returns its results, which every verb takes. It is
+        put behind all that it reads, and behind ``behind``.
 
-        Its results, which every verb takes, have the types ``dtypes``, or what the file says of a value (``shaped``:
-        of its shape too), and are called ``name``, as the operator is ``node``, or what is left of it. ``scope``: where
-        it stands; by default where its first input does. ``of``: it has the metadata of that operator."""
+        Args:
+            inputs: the values that it reads; None for an optional one that is left out.
+            dtypes: for each result its type, "" for none in the file, or a value whose type it has.
+            scope: the id of the scope where it stands; -1: where its first input does.
+            name: of the results, made unique; "": after the first input and the kind.
+            node: of the operator, made unique; "": after its results.
+            metadata_of: the operator whose metadata it gets too.
+            shaped: whether a result has also the shape of the value in ``dtypes``.
+        """
         ...
 
-    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """Has the given uses read ``value`` in the place of what they read."""
+    def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
+        """Has the given uses read ``value``, whatever they read before."""
         ...
 
     def rename(self, value: Value, ending: str) -> None:
-        """Gives a value a new name that ends with ``ending``, as it holds other numbers than the value of its old
-        name."""
+        """Renames a value that holds other numbers than before: to its old name, "_" and ``ending``, made unique."""
         ...
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one operator in the place of several."""
+        """Puts one operator of ONNX's own domain, ``kind``, in the place of several, and takes constants that nobody
+        reads any more out of the file.
+
+        ``nodes``: their indices in the scope; the new one takes over the result of the last. ``inputs``: names of
+        values that they read. Raises AmpError AMP402 where other nodes read a result between them, or they do not read
+        ``inputs``."""
         ...
 
-    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
-        """A further result of an operator with bodies, called ``name`` or what is left of it.
+    def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """Adds a last result, called ``name`` made unique, to an operator with bodies (If, Loop, Scan), and returns it.
 
-        ``results``: what its bodies give out for it, each made in another of them."""
+        ``results``: for each body the value that becomes a further output of it."""
         ...
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """Adds a constant to the graph, called ``name`` or what is left of it, right behind an operator or value."""
+        """Adds a Constant right behind an operator, or behind what makes a value; its result, called ``name`` made
+        unique."""
         ...
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
-        """A new stored tensor of a scope, called ``name`` or what is left of it."""
+        """Adds a stored tensor, called ``name`` made unique, to a scope that is no function, and returns it."""
         ...
 
-    def number(self, op: Op, name: str, number: float) -> None:
-        """Changes the number in an operator's attribute."""
+    def set_number(self, op: Op, name: str, number: float) -> None:
+        """Sets the float attribute ``name`` of an operator."""
         ...
 
-    def put(self, value: Value, numbers: Array) -> None:
+    def set_numbers(self, value: Value, numbers: Array) -> None:
         """Gives a stored tensor other numbers; it takes over their type and shape, and keeps its name."""
         ...
 
-    def rank(self, value: Value, dimensions: int) -> None:
-        """Says of a value how many dimensions it has, whatever their sizes."""
+    def set_rank(self, value: Value, dimensions: int) -> None:
+        """Sets the shape in the file of a value to so many dimensions of unknown size."""
         ...
 
-    def stand_in(self, value: Value, old: Value) -> None:
-        """Makes all readers of ``old`` read ``value``, which takes over its name, type and shape."""
+    def supersede(self, value: Value, old: Value) -> None:
+        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape."""
         ...
 
     def move(self, op: Op, behind: Op) -> None:
         """Puts an operator right behind another one of its scope."""
         ...
 
-    def drop(self, value: Value) -> None:
-        """Takes a stored tensor or Constant away if nothing reads it any more; one that is read, an input or output of
-        the model, or what another operator makes stays."""
+    def drop_unread(self, value: Value) -> None:
+        """Removes a stored tensor or Constant that nothing reads any more; any other value, and a graph's output,
+        stays."""
         ...
 
 
@@ -198,8 +215,10 @@ class DescribingEditor(Editor, Protocol):
     """An editor of a format whose files say what was done to them."""
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
-        """Writes type and reason of operators into the model, those of the Casts that this editor made, and ``about``,
-        what is said of the model. What stands there already stays."""
+        """Writes metadata into the model, and leaves what stands there already.
+
+        ``reasons``: (operator, type that it computes in, why); Casts that this editor made get reasons of their own.
+        ``about``: keys and texts for the model."""
         ...
 
 
@@ -222,11 +241,12 @@ class Graph(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Sorts what is unsorted in the model."""
+        """Sorts the nodes of an unsorted file. MindIR, always sorted: raises AmpError 2xx for what MindSpore could not
+        read."""
         ...
 
     def repairs(self) -> list[str]:
-        """What was put right when the model was read."""
+        """What was put right when the model was read, a sentence each."""
         ...
 
     def settle_shapes(self) -> None:
@@ -238,7 +258,8 @@ class Graph(Protocol):
         ...
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """Slots that hold two types, and types that a slot does not admit."""
+        """Slots that hold two types, and types that a slot does not admit, a sentence each. ``low``: the low type whose
+        Casts are taken as cast edges."""
         ...
 
     def refuse_training(self) -> None:
@@ -246,16 +267,17 @@ class Graph(Protocol):
         ...
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot; no work where nothing was edited since the last one. Ties made in it stay in it."""
+        """A snapshot for decisions between float32 and ``low``; the same one again, without ties that its readers made,
+        where nothing was edited since. ``low_io``: names of inputs and outputs that become low."""
         ...
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> Editor:
-        """Opens an editor over the newest dataflow. ``signature``: what is done in each function scope, so that calls
-        with equal ones share a function. Raises StaleDataflow for a dataflow from before an edit."""
+        """Opens an editor over the newest dataflow. ``signature``: by the path of a function's scope what is done in
+        it, so that calls with equal ones share a function. Raises StaleDataflow for a dataflow from before an edit."""
         ...
 
     def digest(self) -> str:
-        """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        """A digest of the structure, the types and the small constants; large weights count by type and shape."""
         ...
 
     def version(self) -> str:
@@ -263,7 +285,8 @@ class Graph(Protocol):
         ...
 
     def interface(self) -> dict[str, str]:
-        """Names of the inputs and outputs that may change their type, with the type; empty where the file says none."""
+        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), "" where none is
+        said."""
         ...
 
     def dimensions(self) -> set[str]:
@@ -279,7 +302,7 @@ class Graph(Protocol):
         ...
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the model, whole or not at all."""
+        """Writes the model to a file, whole or not at all."""
         ...
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -309,8 +332,8 @@ class StepGraph(Protocol):
         ...
 
     def check_gradients(self) -> int:
-        """Looks for overflow in the gradients themselves instead of a register of the device's; how many are looked at,
-        0 where no register is asked. Raises AmpError AMP205 for a check of unknown form."""
+        """Has the step look for overflow in the gradients themselves instead of a register of the device; returns how
+        many, 0 where it asks no register. Raises AmpError AMP205 for a check of unknown form."""
         ...
 
 

@@ -16,11 +16,13 @@ PACKAGES = {
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
     "webgpu": ("onnxruntime>=1.32", "onnxruntime-ep-webgpu>=0.4"),
 }
-"""By extra of the package, which has no name to install it by where it was not installed from an index."""
+"""Extra of ampgraph -> the packages that it needs. They are installed by their own names, as ``ampgraph[extra]`` works
+only where ampgraph is in an index."""
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra's packages beside this ampgraph, whether its environment is active or not."""
+    """The command that installs the packages of an extra (a key of `PACKAGES`) beside this ampgraph, whether its
+    environment is active or not."""
     python = sys.executable or "python"
     python = f"'{python}'" if " " in python else python
     return f"{python} -m pip install {' '.join(repr(package) for package in PACKAGES[extra])}"

@@ -12,7 +12,8 @@ LATER = ("sympy", "onnx_ir._symbolic_shapes")  # the second one reads attributes
 
 
 def stand_in(name: str) -> ModuleType:
-    """Quick imports: a module (PEP 562) that is the real one, which is imported when an attribute is asked for."""
+    """Quick imports: a module that stands for the one called ``name``, and imports it when an attribute is first asked
+    for (PEP 562). It is for the caller to keep; nothing is put into sys.modules."""
     module = ModuleType(name)
 
     def load(attribute: str) -> object:
@@ -28,8 +29,9 @@ def stand_in(name: str) -> ModuleType:
 
 
 class Later:
-    """Quick imports: a class by its module, for annotations that name it beside others (``Later("torch.distributed",
-    "ProcessGroup") | None``): the module is imported when somebody asks for the types of a function."""
+    """Quick imports: stands for a class of a module that is not imported yet, in annotations that name it beside others
+    (``Later("torch.distributed", "ProcessGroup") | None``). The module is imported when the annotation is evaluated, as
+    somebody asks for the types of a function."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -42,6 +44,7 @@ class Later:
 
 
 def install() -> None:
-    """Quick imports: lets the first one of onnx_ir be a light one, unless it or sympy is there already."""
+    """Quick imports: has a first import of onnx_ir find stand-ins for `LATER`; does nothing once one of them is
+    imported."""
     if sys.modules.keys().isdisjoint({"onnx_ir", *LATER}):
         sys.modules.update({name: stand_in(name) for name in LATER})

@@ -13,8 +13,8 @@ MOST_LOST = 2.0**-7
 
 @dataclass(frozen=True)
 class LowType:
-    """Of a low type: its largest finite number, its smallest normal and subnormal ones above zero, and how many
-    significant bits a normal number has."""
+    """A low type's limits: its largest finite number, its smallest normal and subnormal ones above zero, and how many
+    significant ``bits`` a normal number has, the hidden one included."""
 
     name: str
     largest: float
@@ -24,18 +24,18 @@ class LowType:
 
     @property
     def exact_up_to(self) -> int:
-        """Of a low type: the largest whole number up to which all are exact."""
+        """Of a low type: the whole number up to which all whole numbers are exact."""
         return 1 << self.bits
 
     @property
     def rounding(self) -> float:
-        """Of a low type: the largest relative error of a rounding."""
+        """Of a low type: the largest relative error when a number in its normal range is rounded to the nearest."""
         return 2.0**-self.bits
 
 
 @cache
 def low_type(name: str) -> LowType:
-    """The facts of a low type, ``float16`` or ``bfloat16``."""
+    """The limits of a low type, ``float16`` or ``bfloat16``."""
     from ml_dtypes import finfo
 
     info = finfo(name)  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ def low_type(name: str) -> LowType:
 
 
 def numpy_type(name: str) -> DType:
-    """Of a low type: the numpy type of ``float16`` or ``bfloat16`` (ml_dtypes')."""
+    """The numpy type of a low type by its name, for ``bfloat16`` that of ml_dtypes; of any other type's name too."""
     import ml_dtypes
     import numpy as np
 

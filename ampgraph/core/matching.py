@@ -1,5 +1,8 @@
 """Finds patterns in a dataflow, looking through what changes nothing. A pattern becomes instructions, each of which
 goes from a value that is *bound* (to a name of the pattern) to an operator that reads or makes it, and binds the rest.
+
+A *register* is the number of a name of the pattern, in the order in which names are bound; 0 is the anchor's result,
+at which the search starts.
 """
 
 from __future__ import annotations
@@ -7,48 +10,49 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
 from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
 from .walk import sole_readers
 
-ANY = 0  # read by whoever wants
-TWICE = 4  # how many nodes in a row may stand twice
+ANY = 0  # in the place of a number of uses: any number
+TWICE = 4  # how many nodes in a row may stand twice in a model that computes the same value twice
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number,
-    which is kept under its ``label``."""
+    """What must stand in one operand of a call: a number, a value that is bound already (``known``), or any value,
+    which is bound then; a tensor of the sort ``stored`` (one of STORED) if that is not ""."""
 
-    register: int
+    register: int  # of the operand's name; -1 for a number
     known: bool = False
     number: Number | None = None
-    label: str = ""
+    label: str = ""  # a number's name in the pattern
     stored: str = ""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One call that an instruction allows."""
+    """One call that an instruction allows, with what its operands must be."""
 
-    role: str
+    role: str  # an operator, or the name that patterns have for a class of operators
     operands: tuple[Expected, ...]
     attributes: tuple[Attribute, ...]
     swaps: bool = False  # the operands in the other order are as good
 
 
 Choices = Sequence[tuple[Alternative, tuple[Expected, ...]]]
+"""Calls to try, each with its operands in the order to try."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Looks at what writes the value of ``register`` or, where ``result`` is another one, at what reads it: binds the
-    operands, and the result.
+    """A step of a search: from the value in ``register`` to the operator that makes it, or where ``result`` is another
+    register, to one that reads it, whose result goes there. It binds the operator's operands.
 
-    ``readers``: how many uses the value may have when it is walked from, ANY for no matter.
+    ``readers``: how many uses the value must have where the step goes to a reader, or ANY.
     """
 
     register: int
@@ -58,7 +62,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """Of the search for a pattern: the alternatives by operator, with their operands in each order that may be."""
+        """Of the search for a pattern: by operator the calls to try, one whose operands swap in both orders."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -70,7 +74,8 @@ class Instruction:
 
 @dataclass
 class Branch:
-    """A place in the tree: the instructions from here, and the pattern that ends here."""
+    """A place in a tree of instructions: those that go on from here (the first ones are preferred), and the pattern
+    that is matched if none of them succeeds, or None."""
 
     instructions: dict[Instruction, Branch] = field(default_factory=dict)
     found: Found | None = None
@@ -78,15 +83,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Found:
-    """What a finished row of instructions is a match of. ``names``: in the order of their registers."""
+    """What a finished row of instructions is a match of: ``pattern`` up to its value ``end``, one of its ends.
+    ``names``: the names that are bound then, in the order of their registers."""
 
     pattern: Pattern
     end: str
     names: tuple[str, ...]
 
 
-def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
-    """For matching: the tree of patterns that start at one operator."""
+def pattern_tree(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
+    """For matching: the instructions of patterns that start at one operator, as one tree; where two patterns have the
+    same instructions, the first is found."""
     tree = Branch()
     for pattern in patterns:
         branch = tree
@@ -97,7 +104,8 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
 
 
 class _PatternCompiler:
-    """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
+    """Orders the nodes of one pattern as instructions, from its anchor to each end: what can fail early comes first. It
+    is run once, as it keeps what is bound so far: ``registers`` of names, and ``done``, the nodes found."""
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
         self.pattern, self.writers, self.commutative = pattern, pattern.writers, conventions.commutative
@@ -106,68 +114,75 @@ class _PatternCompiler:
         self.done = {self.anchor}
 
     def run(self) -> Iterator[tuple[Instruction, Found | None]]:
-        """A pattern as the instructions of its search in a dataflow, with what is found once each is carried out."""
-        instructions = [self._back(self.writers[self.anchor])]
+        """A pattern as the instructions of its search in a dataflow, each with what is found once it is carried out:
+        the pattern up to an end, or None in between."""
+        instructions = [self._writer_step(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
-            instructions += self._towards(end)
+            instructions += self._steps_to(end)
             yield from ((instruction, None) for instruction in instructions[:-1])
             yield instructions[-1], Found(self.pattern, end, tuple(self.registers))
             instructions = []
 
-    def _towards(self, end: str) -> Iterator[Instruction]:
-        """For matching: instructions that lead from the values found so far to one end of the region."""
-        needed = self.pattern.above(end)
-        while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
-            reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
-            node = max(reachable, key=lambda n: (self._numbers(n), n.output not in self.registers))
+    def _steps_to(self, end: str) -> Iterator[Instruction]:
+        """For matching: instructions that lead from the nodes found so far to one end of the region; of those that can
+        be next the one with most constants, then one that reads what is found."""
+        needed = self.pattern.ancestors(end)
+        waiting = [node for node in self.pattern.nodes if node.output in needed - self.done]
+        while waiting:
+            reachable = [n for n in waiting if n.output in self.registers or self._found_operand(n)]
+            node = max(reachable, key=lambda n: (self._constant_count(n), n.output not in self.registers))
             self.done.add(node.output)
-            yield self._back(node) if node.output in self.registers else self._forward(node, end)
+            waiting.remove(node)
+            yield self._writer_step(node) if node.output in self.registers else self._reader_step(node, end)
 
-    def _numbers(self, node: Node) -> int:
-        """For the order of a search: how many constants a node of the pattern reads; one with some is rarer, so that a
-        search which begins there fails early."""
+    def _constant_count(self, node: Node) -> int:
+        """For the order of a search: how many constants a node of the pattern reads at least; one with some is rarer,
+        so that a search which begins there fails early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
-    def _back(self, node: Node) -> Instruction:
-        """For matching: the instruction that finds the operator which makes a value that is bound."""
+    def _writer_step(self, node: Node) -> Instruction:
+        """For matching: the instruction that goes to a node whose result is bound already."""
         register = self.registers[node.output]
         return Instruction(register, register, self._alternatives(node))
 
-    def _forward(self, node: Node, end: str) -> Instruction:
-        """For matching: the instruction that finds an operator which reads a value that is bound."""
-        source, alternatives = self._source(node), self._alternatives(node)
+    def _reader_step(self, node: Node, end: str) -> Instruction:
+        """For matching: the instruction that goes to a node from one of its operands, and binds its result. ``end``:
+        the end of the region to which the search is on its way."""
+        operand, alternatives = self._found_operand(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
-        return Instruction(self.registers[source], result, alternatives, self._readers(source, end))
+        return Instruction(self.registers[operand], result, alternatives, self._expected_uses(operand, end))
 
-    def _source(self, node: Node) -> str:
-        """For matching: an operand of the node that is found already: the anchor's result, or what follows from it."""
-        for name in (o for call in node.calls for o in call.operands):
-            if name in self.done and self.anchor in self.pattern.above(name):
+    def _found_operand(self, node: Node) -> str:
+        """For matching: the name of an operand of the node that is found already: the anchor's result, or what follows
+        from it; "" where there is none."""
+        for name in chain.from_iterable(call.operands for call in node.calls):
+            if name in self.done and self.anchor in self.pattern.ancestors(name):
                 return name
         return ""
 
-    def _readers(self, name: str, end: str) -> int:
-        """How often the region reads a value behind the anchor on its way to ``end``."""
+    def _expected_uses(self, name: str, end: str) -> int:
+        """For matching: how many uses a value must have, that none is outside of the region: as many as the region has
+        of it on its way to ``end``. ANY for the anchor's result, unless that is private to the region."""
         if name == self.anchor and name not in self.pattern.private:
             return ANY
-        nodes = (self.writers[n] for n in self.pattern.above(end) if n in self.writers)
+        nodes = (self.writers[n] for n in self.pattern.ancestors(end) if n in self.writers)
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
-        """For matching: the ways in which a node may be computed; each binds names by itself."""
+        """For matching: the calls any of which may compute a node; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
     def _alternative(self, call: Call, known: set[str]) -> Alternative:
         """One call of an operator as the search in a dataflow tries it; two operands of one that is commutative are
-        tried in both orders."""
+        tried in both orders. ``known``: names that are bound before; the operands' names are added."""
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
-        """What the search in a dataflow expects of an operand: a number, a name that is bound already, or anything,
-        which binds the name."""
+        """What the search in a dataflow expects of an operand: a number, the value of a name in ``known``, or any
+        value, which binds the name (and is known from then on)."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(-1, number=number, label=name)
@@ -183,9 +198,10 @@ Classes = Mapping[str, Collection[str]]
 
 
 class Match(NamedTuple):
-    """A pattern that is there. ``result`` is the last node; ``parts`` are the values and ``nodes`` the operators by the
-    pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through;
-    ``numbers`` are None where something else stands, which is not checked."""
+    """A pattern that was found. ``result`` is the operator that makes the region's result; ``parts`` are the values and
+    ``nodes`` the operators by the pattern's names; ``ops`` has those operators in the pattern's order, then casts that
+    were looked through and second copies; ``numbers`` are by name, None where something else stands in the place of one
+    that is not checked; ``attributes`` are by the names of references."""
 
     pattern: Pattern
     result: Op
@@ -197,7 +213,7 @@ class Match(NamedTuple):
 
 
 class PatternSet:
-    """Patterns that are searched together in a dataflow, by preference. ``overridable``: as a View has it."""
+    """Patterns that are searched together in a dataflow, the preferred ones first. ``overridable``: as in a `View`."""
 
     def __init__(self, patterns: Sequence[Pattern], conventions: Conventions, *, overridable: bool = True) -> None:
         self.patterns, self.conventions, self.overridable = tuple(patterns), conventions, overridable
@@ -209,31 +225,36 @@ class PatternSet:
         self._trees: dict[str, Branch] = {}
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
-        """Every match in a dataflow, in the order of the anchors' nodes; of several at one anchor the first."""
-        matcher, ops, uses = Matcher(flow, self, classes or {}), flow.ops, flow.uses
-        anchors = self._anchors(classes or {})
-        behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
+        """Every match in a dataflow, in the order of the anchors' nodes; of several at one anchor the first pattern's.
+
+        ``classes``: the operators that patterns call by the name of a class."""
+        classes = classes or {}
+        matcher = Matcher(flow, self, classes)
+        anchors = self._anchors(classes)
+        required: dict[str, frozenset[str]] = {}  # of anchors that the model has: their trees are made when asked for
         for op in flow.with_roles(anchors):
             if not op.slots:
                 continue
-            if (anchor := anchors[op.role]) not in behind:
-                behind[anchor] = self._behind(anchor, classes or {})
-            read = [ops[use.op].role for use in uses[op.outputs[0]] if use.op != NONE]
-            if (roles := behind[anchor]) and roles.isdisjoint(read):
+            anchor = anchors[op.role]
+            if anchor not in required:
+                required[anchor] = self._required_readers(anchor, classes)
+            readers = [reader.role for reader in flow.readers(op.outputs[0])]
+            if required[anchor] and required[anchor].isdisjoint(readers):
                 continue
-            if (match := matcher.at(op, self._tree(anchor))) is not None:
+            match = matcher.match_at(op, self._tree(anchor))
+            if match is not None:
                 yield match
 
     def _tree(self, anchor: str) -> Branch:
-        """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
+        """The instructions of all patterns with this anchor as one tree: what they share at the beginning is tried
         once."""
         if anchor not in self._trees:
-            self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
+            self._trees[anchor] = pattern_tree(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
-    def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
-        """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
-        not go on there."""
+    def _required_readers(self, anchor: str, classes: Classes) -> frozenset[str]:
+        """The operators one of which must read the anchor's result for any pattern to match. Empty where that cannot be
+        said: a pattern ends there, its second step goes elsewhere, or to a class."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -242,14 +263,14 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """The name that patterns have for each operator at which a search starts: its own, or that of its class."""
+        """Operator at which a search starts -> the name that patterns have for it: its own, or its class's."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
 
 class View:
     """Reads a dataflow by the conventions of patterns. ``roles``: the operators that patterns speak of;
-    ``overridable``: whether an input that has a stored tensor by default is a stored one too."""
+    ``overridable``: whether an input with a stored default counts as stored too."""
 
     def __init__(
         self, flow: Dataflow, conventions: Conventions, roles: Collection[str], *, overridable: bool = True
@@ -257,16 +278,16 @@ class View:
         self.flow, self.conventions, self.roles, self.through = flow, conventions, roles, conventions.through
         self.overridable = overridable
 
-    def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """As matching sees it: the value before Casts and identities that change nothing, with those operators."""
-        chain: tuple[Op, ...] = ()
+    def look_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
+        """For matching: (the value before Casts and identities that change nothing, these, the last first)."""
+        passed: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
-        while (producer := values[value].producer) != NONE and ops[producer].role in through:
-            if not self.changes_nothing(ops[producer]):
-                break
-            chain += (ops[producer],)
+        producer = values[value].producer
+        while producer != NONE and ops[producer].role in through and self.changes_nothing(ops[producer]):
+            passed += (ops[producer],)
             value = ops[producer].inputs[0]
-        return value, chain
+            producer = values[value].producer
+        return value, passed
 
     def changes_nothing(self, op: Op) -> bool:
         """For matching: whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
@@ -276,29 +297,28 @@ class View:
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """For matching: casts and identities behind an operator, one after the other, as long as each is the only
-        reader."""
+        """For matching: Casts and identities behind an operator, one after the other, as long as each alone reads."""
         readers = (reader for _, reader in sole_readers(self.flow, op))
         return takewhile(self.changes_nothing, readers)
 
     def number(self, value: int) -> float | None:
-        """For matching: the number in a stored tensor of one element."""
+        """For matching: the number in a stored tensor of one element; None for any other value."""
         return self.flow.scalar(value, overridable=self.overridable)
 
-    def stored(self, sort: str, value: int) -> bool:
-        """For matching: whether a value is a stored tensor of a sort, one of STORED."""
-        if not self._is_stored(value):
+    def is_stored(self, sort: str, value: int) -> bool:
+        """For matching: whether a value is a stored tensor of a sort (STORED), or if ``overridable`` an input's
+        default."""
+        item = self.flow.values[value]
+        if not (item.weight or (self.overridable and item.default)):
             return False
         shape = self.flow.shape(value) or ()
-        return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
-
-    def _is_stored(self, value: int) -> bool:
-        """For matching: whether a value is stored; where ``overridable``, also an input that has a default."""
-        item = self.flow.values[value]
-        return item.weight or (self.overridable and item.default)
+        if sort == "vector":
+            return len(shape) <= 1
+        return sort == "any" or sum(dim != 1 for dim in shape) <= 1
 
     def attribute(self, op: Op, name: str) -> object:
-        """For matching: an attribute, or the stored operand that later versions have in its place."""
+        """For matching: an attribute, or the numbers in the stored operand that later versions have in its place; a
+        list as a tuple. None where there is neither; ("computed", value) for an operand that is not stored."""
         value: object = self.flow.attribute(op, name)
         place = self.conventions.operand_attributes.get(name, NONE)
         if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
@@ -307,16 +327,17 @@ class View:
             value = ("computed", item.id) if array is None else array.reshape(-1).tolist()
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
-    def from_the_front(self, op: Op, axes: object) -> object:
-        """For matching: axes as numbers from the front where the rank is known; anything else as it is."""
+    def axes_from_front(self, op: Op, axes: object) -> object:
+        """For matching: a tuple of axes as numbers from the front where the rank of the operator's first operand is
+        known; any other ``axes`` as they are."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
-    def same(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
-        """For matching: the nodes that compute two values alike, none for one value; None where they may differ, or
-        where more than `TWICE` nodes in a row stand twice (``depth``: how many do so far)."""
+    def same_computation(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
+        """For matching: the operators that compute two values alike (both copies of each; none for one and the same
+        value), or None where the values may differ. ``depth``: how many in a row stand twice so far."""
         if value == other:
             return ()
         one, two = self.flow.writer(value), self.flow.writer(other)
@@ -330,45 +351,54 @@ class View:
         for a, b in zip(one.inputs, two.inputs, strict=True):
             if NONE in (a, b) and a != b:
                 return None
-            found = self.same(self.seen_through(a)[0], self.seen_through(b)[0], depth + 1) if a != b else ()
-            if found is None:
-                return None
-            copies += found
+            if a != b:
+                before = self.same_computation(self.look_through(a)[0], self.look_through(b)[0], depth + 1)
+                if before is None:
+                    return None
+                copies += before
         return copies
 
 
+Candidate = tuple[Op, tuple[Op, ...]]
+"""An operator to try, and the Casts and identities that were looked through on the way to it."""
+
+
 class Matcher:
-    """One walk through a tree of instructions. Lists only grow, so going back to an earlier choice is cutting them."""
+    """Walks through trees of instructions, one anchor after the other. Lists only grow, so going back to an earlier
+    choice is cutting them; ``values`` keeps what failed tries bound, but is written before it is read."""
 
     def __init__(self, flow: Dataflow, patterns: PatternSet, classes: Classes) -> None:
-        """``classes``: operators by the class name that patterns have for them."""
+        """``classes``: operators by the name that patterns have for their class."""
         self.flow = flow
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
         for name, roles in classes.items():
             for role in roles:
                 self.named.setdefault(role, []).append(name)
-        self.values: dict[int, int] = {}  # by register
-        self.ops: list[tuple[int, Op]] = []  # (register, its writer)
-        self.passed: list[Op] = []  # seen through, or a second copy
-        self.numbers: list[tuple[str, float | None]] = []
-        self.attributes: list[tuple[object, object]] = []
+        self.values: dict[int, int] = {}  # register -> value
+        self.ops: list[tuple[int, Op]] = []  # (register, the operator that makes its value)
+        self.passed: list[Op] = []  # looked through, or a second copy
+        self.numbers: list[tuple[str, float | None]] = []  # (name, number)
+        self.attributes: list[tuple[object, object]] = []  # (name of a reference, attribute)
 
-    def at(self, anchor: Op, tree: Branch) -> Match | None:
-        """The match whose search starts at an operator."""
+    def match_at(self, anchor: Op, tree: Branch) -> Match | None:
+        """The match in a dataflow that starts at an operator, or None. ``tree``: of the patterns that start there."""
         self.values = {0: anchor.outputs[0]}
-        self._cut((0, 0, 0, 0))
+        self._forget_since((0, 0, 0, 0))
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        """The first match in a dataflow along a branch, preferred instructions first; None where all of them fail."""
+        """The first match in a dataflow along a branch, preferred instructions first; where all of them fail the
+        pattern that ends here, or None."""
         for instruction, after in branch.instructions.items():
-            if (match := self._carried_out(instruction, after)) is not None:
+            match = self._carry_out(instruction, after)
+            if match is not None:
                 return match
         return self._match(branch.found) if branch.found is not None else None
 
     def _match(self, found: Found) -> Match:
-        """The match with its operators in the pattern's order, and what was passed on the way."""
+        """The match of what is bound now: its operators in the pattern's order, then what was passed on the way, and
+        behind an end that is not the pattern's last the casts that follow."""
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
@@ -385,93 +415,101 @@ class Matcher:
 
     # -- one instruction ----------------------------------------------------------------------------------------------
 
-    def _carried_out(self, instruction: Instruction, after: Branch) -> Match | None:
-        """The match that one of the ways to carry out an instruction leads to."""
+    def _carry_out(self, instruction: Instruction, after: Branch) -> Match | None:
+        """The first match in a dataflow that carrying out an instruction and then following ``after`` leads to; None,
+        and all forgotten that was bound for it, where every operator and call fails."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
-        for op, chain in self._candidates(instruction):
-            choices = instruction.choices.get(op.role) or self._by_class(instruction, op)
+        for op, passed in self._candidates(instruction):
+            choices = instruction.choices.get(op.role) or self._choices_by_class(instruction, op)
             for alternative, operands in choices if len(op.outputs) == 1 else ():
-                self.passed += chain
+                self.passed += passed
                 if self._bind(op, alternative, operands):
                     if instruction.result != instruction.register:
                         self.values[instruction.result] = op.outputs[0]
                     self.ops.append((instruction.result, op))
-                    if (match := self._follow(after)) is not None:
+                    match = self._follow(after)
+                    if match is not None:
                         return match
-                self._cut(mark)
+                self._forget_since(mark)
         return None
 
-    def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
+    def _candidates(self, instruction: Instruction) -> list[Candidate]:
         """The operators of the dataflow to look at next, each with the casts on the way to it."""
         start = self.values[instruction.register]
         if instruction.result != instruction.register:
-            return self._readers(instruction, start, ())
-        value, chain = self.view.seen_through(start)
+            return self._readers(instruction, start)
+        value, passed = self.view.look_through(start)
         op = self.flow.writer(value)
-        return [] if op is None else [(op, chain)]
+        return [] if op is None else [(op, passed)]
 
-    def _by_class(self, instruction: Instruction, op: Op) -> Choices:
-        """The next instructions for an operator that patterns call by its list's class ("product"), not by its kind."""
+    def _choices_by_class(self, instruction: Instruction, op: Op) -> Choices:
+        """The calls to try for an operator that patterns call by the name of a class ("product"), not by its own."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
-        """Whether an operator is the call that a pattern expects; binds its operands."""
+        """Whether an operator of the dataflow is the call that a pattern expects, with ``operands`` in this order;
+        binds them. A try that fails may have bound some, which `_forget_since` takes back."""
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
             if value == NONE or not self._fits(operand, value):
                 return False
-        return not alternative.attributes or all(self._attribute(op, attribute) for attribute in alternative.attributes)
+        return all(self._fits_attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
-        """Whether a value of the dataflow is what a pattern's operand has to be; binds the name where it is new."""
-        origin, chain = self.view.seen_through(value)
-        self.passed += chain
+        """Whether a value of the dataflow is what a pattern's operand has to be; binds the name where it is new, and
+        notes a number and what was passed on the way."""
+        origin, passed = self.view.look_through(value)
+        self.passed += passed
         if operand.number is not None:
             number = self.view.number(origin)
             admitted = number is not None and operand.number.admits(number)
             self.numbers.append((operand.label, number if admitted else None))
             return admitted or operand.number.unchecked
         if operand.known:
-            copies = self.view.same(origin, self.values[operand.register])
+            copies = self.view.same_computation(origin, self.values[operand.register])
             self.passed += copies or ()
             return copies is not None
-        if operand.stored and not self.view.stored(operand.stored, origin):
+        if operand.stored and not self.view.is_stored(operand.stored, origin):
             return False
         self.values[operand.register] = origin
         return True
 
-    def _attribute(self, op: Op, attribute: Attribute) -> bool:
-        """Whether an attribute has the value that a pattern expects, or that its name has; axes also from the front."""
+    def _fits_attribute(self, op: Op, attribute: Attribute) -> bool:
+        """Whether an attribute of an operator has the value that a pattern expects, axes also counted from the front.
+        The first one that a reference's name stands for fits, and is bound to it."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
-            known = [v for name, v in self.attributes if name == attribute.value]
-            if not known:
+            known = dict(self.attributes)
+            if attribute.value not in known:
                 self.attributes.append((attribute.value, value))
                 return True
-            expected = known[0]
-        return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
+            expected = known[attribute.value]
+        return value == expected or self.view.axes_from_front(op, value) == self.view.axes_from_front(op, expected)
 
-    def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
-        """Where the search for a pattern may go on: all readers, or none where others than the region use the value."""
-        work, found = self._uses(instruction, value, chain), list[tuple[Op, tuple[Op, ...]]]()
+    def _readers(self, instruction: Instruction, value: int) -> list[Candidate]:
+        """Where the search for a pattern may go on from a value: the operators that read it, directly or through casts
+        that change nothing; without those of a value that others than the region use too."""
+        work, found = self._direct_readers(instruction, value, ()), list[Candidate]()
         while work:
-            op, chain = work.pop()
-            if op.role in self.view.through and self.view.changes_nothing(op):
-                work += self._uses(instruction, op.outputs[0], (*chain, op))
+            op, passed = work.pop()
+            if self.view.changes_nothing(op):
+                work += self._direct_readers(instruction, op.outputs[0], (*passed, op))
             else:
-                found.append((op, chain))
+                found.append((op, passed))
         return found
 
-    def _uses(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators that read a value, the last first, each with the ``chain`` before it."""
+    def _direct_readers(self, instruction: Instruction, value: int, passed: tuple[Op, ...]) -> list[Candidate]:
+        """The operators that read a value directly, the last first, each with ``passed``, the casts on the way to the
+        value; none where it has not the uses that the instruction expects, an output of the graph being one."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in reversed(uses) if use.op != NONE]
         fits = instruction.readers == ANY or len(uses) == len(ops) == instruction.readers
-        return [(op, chain) for op in ops] if fits else []
+        return [(op, passed) for op in ops] if fits else []
 
-    def _cut(self, mark: tuple[int, int, int, int]) -> None:
-        """Goes back to an earlier choice of the search in a dataflow: forgets what was bound since."""
+    def _forget_since(self, mark: tuple[int, int, int, int]) -> None:
+        """Goes back to an earlier choice of the search in a dataflow: forgets what was bound since. ``mark``: how long
+        ``ops``, ``passed``, ``numbers`` and ``attributes`` were then."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]

@@ -10,7 +10,8 @@ SORTS = ("op", "scope", "value")
 
 
 class FreshNames:
-    """Gives ``name``, or the first of name_1, name_2 ... that is not taken, and remembers it."""
+    """Gives unique names for a graph: called with ``name``, it returns that, or the first of name_1, name_2 ... that is
+    not taken, and takes it. ``taken``: the names that the graph has already; None among them is left out."""
 
     def __init__(self, taken: Iterable[str | None] = ()) -> None:
         self._taken = set(taken)
@@ -26,12 +27,13 @@ class FreshNames:
 
 
 def pattern_for(name: str, value: str) -> str:
-    """A user's pattern (as --fp32 takes it) for one node: its name, or the value that it writes where it has none."""
+    """A user's pattern (as --fp32 takes it) that means one node: its name, or ``value:`` with the value that it writes
+    where it has no name, or one that begins like a pattern of another sort (``op:``)."""
     return literal(name) if name and name.partition(":")[0] not in SORTS else f"value:{literal(value)}"
 
 
 def literal(name: str) -> str:
-    """A user's pattern (a glob) that means one name: a name with brackets would mean others too."""
+    """A user's pattern (a glob) that means this one name: characters that are special in globs stand in brackets."""
     if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
         return name
     return "".join(f"[{c}]" if c in "[*?" else c for c in name)

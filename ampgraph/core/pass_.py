@@ -12,7 +12,7 @@ from .graph import Graph
 
 @dataclass(frozen=True)
 class Change:
-    """How much a pass changed, and what the user should hear of it."""
+    """What a pass did: ``count`` of its changes, 0 where it edited nothing, and what the user should hear of it."""
 
     count: int
     notes: tuple[str, ...] = field(default=())
@@ -27,9 +27,10 @@ class Pass(Protocol):
 
 
 def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Change]:
-    """Runs passes in order, any `Pass`; what each changed. ``check``: the graph is verified behind each of them.
+    """Runs passes in order on one graph, and returns what each changed.
 
-    Raises AmpError AMP901 in the name of a pass that leaves an invalid graph, or miscounts."""
+    ``check``: verifies the graph behind each pass; raises AmpError AMP901, which names the pass, for a fault that was
+    not there before, and for a count of changes where there was no edit, or of none where there was one."""
     known = _faults(graph) if check else frozenset()
     changes = []
     for step in passes:
@@ -41,13 +42,13 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
 
 
 def _faults(graph: Graph) -> frozenset[str]:
-    """Before and behind a `Pass`: a graph's faults: types that do not agree, and what the format's checker says."""
+    """For the check of a `Pass`: a graph's faults: slots with two types, and what the format's checker says."""
     return frozenset([*graph.conflicts(), *filter(None, [graph.fault()])])
 
 
 def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:
-    """Checks what a pass promises: no fault in the graph that was not there before (``known``), and a count of 0 where
-    it edited nothing."""
+    """Raises AmpError AMP901 where a pass broke a promise: the graph has a fault that is not among the ``known`` ones
+    of before, or its ``count`` of changes and the number of ``edits`` are not both 0 or both more."""
     problems = sorted(_faults(graph) - known)
     if not problems and (count > 0) != (edits > 0):
         problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]
@@ -56,7 +57,7 @@ def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[s
         raise AmpError("AMP901", f"{step!r} is faulty: {problems[0]}", hint=hint)
 
 
-def foreign(text: str, verb: str = "does not have") -> AmpError:
-    """The error for a plan that speaks of something else than this model: AMP402."""
+def plan_mismatch(text: str, verb: str = "does not have") -> AmpError:
+    """The AmpError AMP402 for a plan of another model: "the plan TEXT, which this model VERB"."""
     hint = "a plan fits the model it was made for: make it again"
     return AmpError("AMP402", f"the plan {text}, which this model {verb}", hint=hint)

@@ -16,18 +16,18 @@ from .files import read_text, text_file
 from .json_types import JsonObject, json_line
 from .renamed import OLD_RULES
 from .rewrites import Rewrite, read_row
-from .sketches import bar, folded, strip, table
+from .sketches import bar, collapsible, strip, table
 from .spellings import LEVELS
 from .typed import reader
 
 FORMAT = 3
 """1 had one row for all rewrites, and did not say what is rounded together; 2 said in sentences alone what a reason is
 about."""
-KINDS = 4  # operators that a row of a page names
+KINDS = 4  # operators that a row in a notebook names
 BIAS = "a product with its bias"
 """What a reason of rule `region` is about where no operator computes the same."""
 GRAPH = "graph"
-"""The kind of what decides the type of a graph's input or output."""
+"""The kind of a decision on the type of a graph's input or output, in the place of an operator's."""
 _KINDS = {"border": GRAPH}
 _RULES = {old.removeprefix("no-"): new.removeprefix("no-") for old, new in OLD_RULES.items()}
 """Words of plans of 0.2 -> those of today."""
@@ -37,7 +37,7 @@ _ABOUT = {
     "slot": re.compile(r".*? stays float32: (.*)"),
     "taint": re.compile(r"reads what '(.*?)' made in float32 \("),
 }
-"""By rule, what a reason is about, in the sentences of plans of formats 1 and 2."""
+"""Rule -> where its sentences say what they are about, in plans of formats 1 and 2: the first group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 and kind `GRAPH` are an
-    input or output of the model."""
+    """The type of one slot of one operator, and why. ``scope`` is the path of the operator's scope, ``index`` its place
+    there; ``index`` -1 and kind `GRAPH` are an input or output of the model."""
 
     scope: str
     index: int
@@ -67,7 +67,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CastEdge:
-    """``value`` of ``scope`` cast once to ``to`` for its uses: (scope, op index or -1 for an output, position)."""
+    """``value`` of ``scope`` cast once to the type ``to`` for its uses: (scope, index of the operator or -1 for an
+    output of the scope, position)."""
 
     scope: str
     value: str
@@ -77,8 +78,8 @@ class CastEdge:
 
 @dataclass(frozen=True, slots=True)
 class WeightEdit:
-    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
-    (floor only). Finite elements below ``floor`` become ``floor``."""
+    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``, as in a
+    `CastEdge`), ``float32`` (floor only). Finite elements below ``floor``, which is negative, become it."""
 
     scope: str
     value: str
@@ -91,10 +92,11 @@ class WeightEdit:
 class JointRounding:
     """Stored operands rounded together, so that their errors cancel in what an operator computes.
 
-    ``shares``: (scope, stored tensor, factor): it is multiplied by the factor before it is rounded, which gives it what
-    rounding takes from the operator's own number. None: the operator is a norm with stored statistics; of the low
-    numbers beside each of its four parameters those are taken that come closest together. Or it is a convolution; of
-    each channel's weights those nearest to the middle between two low numbers are rounded such that the sum is kept."""
+    ``shares``: (scope, stored tensor, factor) of tensors that are multiplied by the factor before they are rounded,
+    which gives them what rounding takes from the operator's own number. Without any, the operator is a norm with stored
+    statistics: of the low numbers beside each of its four parameters those are taken that come closest together. Or it
+    is a convolution: of each channel's weights those nearest to the middle between two low numbers are rounded such
+    that the sum is kept."""
 
     scope: str
     index: int
@@ -104,7 +106,8 @@ class JointRounding:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A float32 value that some float32 readers get rounded to low and widened again, as a policy wants it."""
+    """A float32 value that some float32 readers get rounded to the plan's low type and widened again, as a policy wants
+    it. ``uses``: those readers, as in a `CastEdge`."""
 
     scope: str
     value: str
@@ -147,7 +150,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """True when no slot is low and no weight changes: the model is then returned as it is."""
+        """Whether the plan leaves the model as it is: nothing is low, cast, rewritten, rounded or stored anew."""
         return not (self.casts or self.weights or self.rewrites or self.roundings) and all(
             d.dtype == "float32" for d in self.decisions
         )
@@ -167,7 +170,7 @@ class Plan:
             return f"<p>{html.escape(repr(self))}</p>"
         types = Counter(d.dtype for d in self.decisions)
         words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
-        edits = [(words, f"{count:,}") for words, count in self._edits().most_common()]
+        edits = [(edit, f"{count:,}") for edit, count in self._edit_counts().most_common()]
         notes = [f"{note.topic}: {note.where} {note.text}" for note in self.notes]
         held = [
             f"{d.scope} #{d.index} {d.kind} {d.slot}: {d.why.rule}: {d.why.text}"
@@ -176,14 +179,15 @@ class Plan:
         ]
         return "".join([
             f"<p>{html.escape(repr(self))}</p><p>{words}</p>", strip([d.dtype for d in self.decisions], words),
-            table(("type", "by", "decisions", "", "operators", "such as"), self._reasons()),
+            table(("type", "by", "decisions", "", "operators", "such as"), self._reason_rows()),
             table(("what is edited", ""), edits) if edits else "",
-            folded(f"notes: {len(notes):,}", notes) if notes else "",
-            folded(f"float32: {len(held):,}", held) if held else "",
+            collapsible(f"notes: {len(notes):,}", notes) if notes else "",
+            collapsible(f"float32: {len(held):,}", held) if held else "",
         ])  # fmt: skip
 
-    def _reasons(self) -> list[tuple[str, ...]]:
-        """Rows of decisions by type and rule, the most first: the operators, and the reason of the first."""
+    def _reason_rows(self) -> list[tuple[str, ...]]:
+        """Rows of a notebook, one for all decisions of one type by one rule, the most decisions first: (type, rule, how
+        many, that as a bar, their most frequent operators, the reason of the first)."""
         groups: dict[tuple[str, str], list[Decision]] = {}
         for one in self.decisions:
             groups.setdefault((one.dtype, one.why.rule), []).append(one)
@@ -198,8 +202,8 @@ class Plan:
             )
         return rows
 
-    def _edits(self) -> Counter[str]:
-        """How many rewrites, weights and Casts the plan has, by what is written."""
+    def _edit_counts(self) -> Counter[str]:
+        """How many rewrites, weights and Casts the plan has, by what is written in words."""
         found = Counter(f"Casts to {one.to}" for one in self.casts)
         stored = {"low": f"weights stored as {self.dtype}", "both": "weights stored in both types"}
         found.update(stored.get(one.store, "weights with another floor") for one in self.weights)
@@ -212,7 +216,8 @@ class Plan:
         return found
 
     def to_json(self) -> str:
-        """The plan as text; the same plan gives the same text."""
+        """The plan as JSON, an item a line; the same plan gives the same text. Each decision has the number of its
+        reason in the table of reasons."""
         whys: dict[Why, int] = {}
         rows = []
         for d in self.decisions:
@@ -238,8 +243,9 @@ class Plan:
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
         good &= all(w.floor is None or w.floor < 0 for w in self.weights)
         good &= all(0.5 < factor < 2 for one in self.together or () for _, _, factor in one.shares)
-        decided = {(d.scope, d.index, d.slot, d.dtype) for d in self.decisions}  # sequences of one body share a name
-        good &= _are_distinct(place[:3] for place in decided)
+        # two decisions on a slot must agree: sequences of one body share a name
+        decided = {(d.scope, d.index, d.slot, d.dtype) for d in self.decisions}
+        good &= _are_distinct((scope, index, slot) for scope, index, slot, _ in decided)
         good &= _are_distinct((w.scope, w.value) for w in self.weights)
         good &= _are_distinct((cast.scope, cast.value, use) for cast in self.casts for use in cast.uses)
         good &= _are_distinct((one.scope, index) for one in self.rewrites for index in one.nodes)
@@ -248,14 +254,15 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
-        """Reads a plan back. Raises AmpError AMP401 for any other text; ``where`` it is from, for the message."""
+        """Reads a plan of this format or an older one. Raises AmpError AMP401, which names ``where``, for any other
+        text."""
         try:
             data = json.loads(text)
-            number = data.pop("ampgraph_plan")
-            if type(number) is not int or number not in range(1, FORMAT + 1):
+            plan_format = data.pop("ampgraph_plan")
+            if type(plan_format) is not int or plan_format not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
-                raise AmpError("AMP401", f"plan format {number} is not from 1 to {FORMAT}", where=where, hint=hint)
-            return _plan_from_fields(data, number)
+                raise AmpError("AMP401", f"plan format {plan_format} is not from 1 to {FORMAT}", where=where, hint=hint)
+            return _plan_from_fields(data, plan_format)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
@@ -281,25 +288,28 @@ def _are_distinct(places: Iterable[Hashable]) -> bool:
     return len(set(found)) == len(found)
 
 
-def _why(rule: str, text: str, about: str | None = None) -> Why:
-    """A reason from its row, which says what it is about since format 3; before, sentences alone did."""
+def _reason_from_row(rule: str, text: str, about: str | None = None) -> Why:
+    """A plan's reason from its row, with the rule by its name of today. ``about``: None in a row of format 1 or 2,
+    where the sentence alone says it."""
     rule = _RULES.get(rule, rule)
-    if about is None:
+    if about is None and rule == "region" and text.startswith("decided with its product"):
+        about = BIAS
+    elif about is None:
         found = _ABOUT[rule].match(text) if rule in _ABOUT else None
-        about = BIAS if rule == "region" and text.startswith("decided with its product") else found[1] if found else ""
+        about = found[1] if found else ""
     return Why(rule, text, about)
 
 
-def _plan_from_fields(data: dict[str, Any], number: int) -> Plan:
-    """A plan from the fields of its file, which is of this format. Raises ValueError, TypeError or LookupError for what
-    no plan has."""
-    reasons = tuple[tuple[str, str], ...] if number < FORMAT else tuple[tuple[str, str, str], ...]
-    whys = [_why(*row) for row in reader(reasons)(data.pop("reasons"))]
+def _plan_from_fields(data: dict[str, Any], plan_format: int) -> Plan:
+    """A plan from the fields of its file, which are of format ``plan_format``, 1 to `FORMAT`. Raises ValueError,
+    TypeError or LookupError for what no plan has."""
+    reasons = tuple[tuple[str, str], ...] if plan_format < FORMAT else tuple[tuple[str, str, str], ...]
+    whys = [_reason_from_row(*row) for row in reader(reasons)(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():
         raise ValueError("not a plan")
     data["decisions"] = [Decision(s, i, _KINDS.get(k, k), slot, t, whys[why]) for s, i, k, slot, t, why in decisions]
-    data["rewrites"] = [read_row(row, number == 1) for row in reader(list)(data["rewrites"])]
+    data["rewrites"] = [read_row(row, plan_format == 1) for row in reader(list)(data["rewrites"])]
     joint = reader(tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None)
     rows = joint(data.get("together"))
     data["together"] = rows and [JointRounding(s, i, Why(rule, text), shares) for s, i, rule, text, shares in rows]

@@ -9,4 +9,4 @@ Count = Callable[[int, int], None]  # how much is done, of how much
 
 
 def silent(what: str, done: int = 0, total: int = 0) -> None:
-    """The `Progress` that nobody hears."""
+    """The `Progress` that says nothing."""

@@ -32,8 +32,9 @@ NEAR = 2.0**-12
 class Range:
     """What was seen of one float32 value, over all samples.
 
-    ``low`` and ``high`` are its finite extremes (0 where there was none). ``exponents`` counts the finite elements that
-    are not zero by exponent: e for magnitudes in [2**e, 2**(e+1)), float32's subnormals under -127.
+    ``low`` and ``high`` are its finite extremes (0 where there was none). ``elements`` counts all that were seen,
+    ``zeros`` and ``nonfinite`` (infinities and NaN) parts of them. ``exponents`` counts the rest, finite elements that
+    are not zero, by exponent: e for magnitudes in [2**e, 2**(e+1)), float32's subnormals under -127.
     """
 
     low: float = 0.0
@@ -53,25 +54,21 @@ class Range:
         """Whether a finite element was measured at all."""
         return self.elements > self.nonfinite
 
-    def passes(self, dtype: str, margin: float = 2.0) -> bool:
+    def overflows(self, dtype: str, margin: float = 2.0) -> bool:
         """Whether ``margin`` times the largest magnitude that was measured is beyond the low type's largest number."""
         return self.absmax * margin > low_type(dtype).largest
 
-    def vanishing(self, dtype: str) -> float:
-        """The share of the measured elements that are not zero and that a low type rounds to zero. For bfloat16
-        float32's own subnormals count as kept."""
+    def vanishing_share(self, dtype: str) -> float:
+        """Of the measured elements that are finite and not zero, the share (0 to 1) that a low type rounds to zero; 0
+        where there are none. For bfloat16 float32's own subnormals count as kept."""
         lowest = round(float(np.log2(low_type(dtype).smallest_subnormal))) - 1  # half of it is rounded to zero
-        return self._share(e < lowest for e in self.exponents)
-
-    def _share(self, chosen: Any) -> float:
-        """The share of the measured elements, finite and not zero, whose exponents are chosen; ``chosen``: a truth
-        value for each exponent."""
         total = sum(self.exponents.values())
-        return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
+        lost = sum(count for exponent, count in self.exponents.items() if exponent < lowest)
+        return lost / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """The measured range of the same elements times 2^-exponent; those that become smaller than 2^-126 are counted
-        together as subnormals, and none as zero."""
+        """The measured range of the same elements times 2^-exponent. Those that become smaller than 2^-126 are counted
+        together as subnormals (-127), and none as zero."""
         factor = 2.0**-exponent
         exponents: Counter[int] = Counter()
         for e, count in self.exponents.items():
@@ -79,7 +76,7 @@ class Range:
         return replace(self, low=self.low * factor, high=self.high * factor, exponents=dict(exponents))
 
     def add(self, other: Range) -> None:
-        """Widens the range by what another run of the same value saw."""
+        """Takes in what another run of the same value saw: widens the extremes and adds the counts."""
         if other._finite:
             self.low = min(self.low, other.low) if self._finite else other.low
             self.high = max(self.high, other.high) if self._finite else other.high
@@ -91,7 +88,7 @@ class Range:
 
 
 def measure(array: Array) -> Range:
-    """The `Range` of one float32 array of any shape, in one pass over pieces of it."""
+    """The `Range` of one array of any shape, taken as float32, in one pass over pieces of it."""
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     for start in range(0, flat.size, PART):
@@ -100,7 +97,7 @@ def measure(array: Array) -> Range:
 
 
 def _measure_piece(part: Array) -> Range:
-    """The `Range` of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
+    """The `Range` of one piece, a vector of float32; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -118,13 +115,13 @@ def _measure_piece(part: Array) -> Range:
 
 @dataclass(repr=False)
 class Ranges:
-    """The ranges of one model's float32 values, by `value_key`. Reusable for the model that has ``digest``.
+    """The measured ranges of one model's float32 values. They hold for any model that has ``digest``.
 
     Attributes:
-        digest: of the model that was measured.
+        digest: of the model that was measured (`Graph.digest`).
         samples: how many runs it were.
-        values: range by value.
-        notes: where the samples are from, and what could not be observed.
+        values: `value_key` of a value -> its range.
+        notes: where the samples are from, and what could not be observed, a sentence each.
     """
 
     digest: str
@@ -133,28 +130,31 @@ class Ranges:
     notes: tuple[str, ...] = ()
 
     def add(self, key: str, array: Array) -> None:
-        """Takes in one array of a value."""
+        """Measures one more array of the value that has this `value_key`."""
         self.values.setdefault(key, Range()).add(measure(array))
 
     def check(self, digest: str) -> None:
-        """Raises AmpError AMP403 when a model of another digest is meant."""
+        """Raises AmpError AMP403 unless the ranges were measured on a model with this digest."""
         if self.digest != digest:
             message = "the ranges were measured on another model"
             hint = "measure this one (--data), with the same --opset; large weights may differ, all else may not"
             raise AmpError("AMP403", message, hint=hint)
 
     def scaled(self, renamed: Mapping[str, tuple[str, int]]) -> Ranges:
-        """These ranges after values of the main graph were renamed and scaled. ``renamed``: by old name, the new one
-        and e, where the value holds 2^-e of what it held."""
-        held = {escaped(name): self.values.get(escaped(name)) for name in renamed}
-        new = {escaped(to): known.scaled(e) for name, (to, e) in renamed.items() if (known := held[escaped(name)])}
-        kept = {key: known for key, known in self.values.items() if key not in held}
-        return replace(self, values={**kept, **new})
+        """These ranges after values of the main graph were renamed and scaled: the old names are gone. ``renamed``: old
+        name -> (new name, e) of a value, measured or not, that holds 2^-e of what it held."""
+        old_keys = {escaped(name) for name in renamed}
+        values = {key: known for key, known in self.values.items() if key not in old_keys}
+        for name, (new_name, exponent) in renamed.items():
+            known = self.values.get(escaped(name))
+            if known is not None:
+                values[escaped(new_name)] = known.scaled(exponent)
+        return replace(self, values=values)
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     def _widest(self) -> list[tuple[str, Range]]:
-        """The values whose magnitudes reach farthest with their ranges, as many as notebooks show."""
+        """(key, range) of the values with the largest magnitudes, the largest first, as many as notebooks show."""
         return sorted(self.values.items(), key=lambda item: -item[1].absmax)[:SHOWN]
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Ranges:
     def _repr_html_(self) -> str:
         """For notebooks: the values that reach furthest."""
         rows = [
-            (name, f"{held.low:.4g}", f"{held.high:.4g}", f"{100 * held.vanishing('float16'):.3g} %")
+            (name, f"{held.low:.4g}", f"{held.high:.4g}", f"{100 * held.vanishing_share('float16'):.3g} %")
             for name, held in self._widest()
         ]
         return f"<p>{markup(repr(self))}</p>{table(('value', 'least', 'largest', 'lost to zero in float16'), rows)}"
@@ -230,8 +230,8 @@ def _range_from_row(row: Any) -> Range:
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float, floor: float | None = None) -> bool:
-    """Whether a finite element of a dataflow's stored tensor is larger in magnitude than ``limit``, once what is below
-    ``floor`` is raised to it: for planner and conversion."""
+    """For planner and conversion: whether a finite element of a stored tensor is larger in magnitude than ``limit``,
+    once all that is below ``floor`` is raised to it (None: nothing is)."""
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part) if floor is None else np.abs(np.maximum(part, floor))
         if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
@@ -243,10 +243,11 @@ def exceeds(flow: Dataflow, value: Value, limit: float, floor: float | None = No
 
 
 def value_key(flow: Dataflow, value: int) -> str:
-    """How ranges name a value: its name, behind what the calls and control-flow nodes around it make.
+    """The key by which ranges name a value: its name, behind names of results of the calls and control-flow nodes
+    around it, the outermost first: ``loop_out.body > y``.
 
-    It holds whatever nodes are inserted or replaced around it: no index is in it. A backslash stands before each ">"
-    and "\\" of a name, so that " > " parts scopes alone."""
+    The key has no index in it, so that it stays when nodes are inserted or replaced around the value. A backslash
+    stands before each ">" and "\\" of a name, so that " > " separates scopes alone."""
     item = flow.values[value]
     return f"{_scope_key(flow, item.scope)}{escaped(item.name)}"
 
@@ -257,8 +258,8 @@ def escaped(name: str) -> str:
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
-    """The part of a `value_key` that says bodies and functions around a value, by results of the nodes that have them:
-    indices change with rewrites, names do not."""
+    """The front part of a `value_key`, up to the last " > ": the bodies and functions around a value, each by the first
+    named result of its node, else the node's name, and which body it is; "" for the main graph."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""
@@ -268,8 +269,8 @@ def _scope_key(flow: Dataflow, scope: int) -> str:
     return f"{_scope_key(flow, here.parent)}{escaped(made)}{f'.{part}' if part else ''} > "
 
 
-def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
-    """The `Ranges` of a model by the values of a dataflow: value id -> range, of those that were measured."""
+def ranges_by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
+    """Measured ranges by `value_key`, as in `Ranges.values`, as ranges by the id of a dataflow's value."""
     keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
     found = {}
     for value in flow.values:

@@ -24,7 +24,7 @@ from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
 from .light_imports import Later, stand_in
-from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
+from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_words, level_word
 
 if sys.version_info >= (3, 11):
     from typing import Unpack as Unpack
@@ -44,22 +44,24 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def split(text: str) -> list[str]:
-    """The parts of a recipe's text, without quotes and blanks around them. AmpError AMP301 for a quote left open."""
-    found, place = [], 0
-    while text.strip():
-        match = _PART.match(text, place)
-        assert match is not None  # it matches nothing too
-        place = match.end() + 1
-        if match.end() < len(text) and text[match.end()] != ",":
+    """The parts of a recipe's text between commas, without quotes and blanks around them; none for a blank text. Raises
+    AmpError AMP301 for a quote left open."""
+    parts: list[str] = []
+    start = 0
+    while text.strip() and start <= len(text):
+        match = _PART.match(text, start)
+        assert match is not None  # an empty part matches too
+        end = match.end()
+        if end < len(text) and text[end] != ",":
             raise AmpError("AMP301", "a quote is not closed", where=text, hint='write fp32="a,b", and "" for a quote')
-        found.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
-        if place > len(text):
-            break
-    return found
+        parts.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
+        start = end + 1
+    return parts
 
 
 def quoted(word: str) -> str:
-    """A word of a recipe's text as `split` reads it back."""
+    """A word as `split` reads it back from a recipe's text: in quotes where commas, quotes, blanks or nothing ask for
+    it."""
     if word and word == word.strip() and not re.search(r'[",]', word):
         return word
     return '"' + word.replace('"', '""') + '"'
@@ -110,10 +112,11 @@ class RecipeFields(OtherFields, total=False):
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is given: ``metavar`` and ``help`` are the command line's, ``doc`` is Python's.
+    """How a recipe's field is given: ``flag``, ``metavar`` and ``help`` are the command line's, ``doc`` is Python's.
 
-    ``read`` makes the field's value of whatever a user may give, or raises AmpError; ``kind`` is what one word of the
-    command line is: str, int or float; bool for a flag without one.
+    ``read`` makes the field's value of whatever a user may give, or raises AmpError; ``kind`` is the type of one word
+    of the command line: str, int or float; bool for a flag without a word. ``repeats``: the field is a tuple, and the
+    flag may be given several times.
     """
 
     flag: str
@@ -129,7 +132,8 @@ def option(
     flag: str, metavar: str, help: str, read: Callable[[object], object], *, default: object = None, doc: str = "",
     kind: type = str, repeats: bool = False, hash: bool | None = None,
 ) -> Any:  # fmt: skip
-    """A field of `Recipe`; an `Any`, as dataclasses' own `field`."""
+    """A field of `Recipe`, typed as `Any` like dataclasses' own `field`; its `Option` is in its metadata. Without
+    ``doc`` Python shows ``help``; ``hash``: as of `field`."""
     how = Option(flag, metavar, help, doc or help, read, kind, repeats)
     return field(default=() if repeats else default, hash=hash, metadata={"option": how})
 
@@ -223,9 +227,9 @@ class Recipe:
 
     @staticmethod
     def of(recipe: Recipe | str | None = None, **fields: Unpack[RecipeFields]) -> Recipe:
-        """A recipe of what users may give: a recipe or its text, with fields replaced.
+        """A recipe from what users may give: a recipe, its text or None for the defaults, with ``fields`` replaced.
 
-        Raises AmpError, a TypeError too, AMP301 for a field that does not exist.
+        Raises AmpError AMP301, which is a TypeError too, for a field that does not exist.
         """
         return recipe_of(recipe, fields)
 
@@ -239,9 +243,10 @@ class Recipe:
         return f"Recipe({', '.join(f'{name}={text}' for name, text in shown.items())})"
 
     def set(self) -> dict[str, object]:
-        """The fields that are not at their default."""
+        """The fields that are not at their default (for ``dtype`` the target's): name -> value, in their order."""
         usual = {**DEFAULTS, "dtype": low_type_of(self.target)}
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) != usual[name]}
+        values = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in values.items() if value != usual[name]}
 
     def to_text(self) -> str:
         """The short text, ``O2,float16,fp32=op:Pow``. Raises AmpError AMP311 for ranges that are in no file."""
@@ -252,9 +257,10 @@ class Recipe:
 
     @staticmethod
     def from_text(text: str) -> Recipe:
-        """Reads a short text: levels and types by themselves, other fields as ``name=word``, the repeatable ones again.
+        """Reads a short text: levels and types by themselves, other fields as ``name=word``, repeatable ones for each
+        word.
 
-        Raises AmpError AMP301 for any other text.
+        Raises AmpError AMP301 for any other text, and what `Recipe` raises for values.
         """
         given: dict[str, Any] = {}
         for part in split(text):
@@ -318,25 +324,26 @@ class Recipe:
 
 
 LOW_OF = {"openvino": "bfloat16"}
-"""By target, the low type that it is for where none is named; float16 for others."""
+"""Target -> its low type where a recipe names none; float16 for all others."""
 
 
 def low_type_of(target: str | None) -> str:
-    """The low type of a `Recipe` that names none, by its target."""
+    """The low type of a `Recipe` that names none, by its target (None: the format's own): float16 or bfloat16."""
     return LOW_OF.get(target or "", "float16")
 
 
 DEFAULTS: Mapping[str, object] = {one.name: one.default for one in fields(Recipe)}
 OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(Recipe)}
-"""By field, in their order."""
+"""Name of a field -> how it is given, in the order of the fields."""
 
 
 def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
-    """A recipe, or one of its text, with fields replaced by those ``given``. ``others``: keywords that the caller takes
-    beside fields, for the hint of the error alone.
+    """A recipe from a recipe, its text or None for the defaults, with fields replaced by those ``given`` (name -> value
+    as a user gives it, ``keep_io_types`` too).
 
-    Raises UnknownKeyword for an unknown field.
-    """
+    ``others``: keywords that the caller takes beside fields, which the hint names; they must not be in ``given``.
+    Raises UnknownKeyword for a name that is no field, AmpError AMP301 for a ``recipe`` of another kind, and what
+    `Recipe` raises for values."""
     for name in given:
         if name not in OPTIONS and name != KEEP_IO:
             raise UnknownKeyword(name, [*OPTIONS, *others])
@@ -354,36 +361,39 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """A recipe's fields with other converters' ``keep_io_types`` said as ``io``. AmpError AMP301 for both at once."""
+    """A recipe's fields with other converters' ``keep_io_types`` as ``io``. Raises AmpError AMP301 where the two
+    differ."""
     words = dict(given)
     if KEEP_IO in words:
-        kept = io_of(words.pop(KEEP_IO))
+        kept = io_words(words.pop(KEEP_IO))
         if words.setdefault("io", kept) != kept:
             raise AmpError("AMP301", f"io and {KEEP_IO} are both given", hint="give one of the two")
     return words
 
 
 def flags(given: Iterable[str]) -> list[str]:
-    """The command-line options of some of a recipe's fields."""
+    """The flags of the command line for names of a recipe's fields, or of other keywords (``--`` and the name)."""
     return [OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}" for name in given]
 
 
 def _recipe_text(recipe: Recipe) -> str:
-    """The recipe as text that `from_text` reads; defaults are left out."""
-    found = []
+    """The recipe as text that `from_text` reads, but for ranges in memory, of which it only says that there are some.
+    Defaults other than the type are left out."""
+    parts = []
     for name in OPTIONS:
         value = getattr(recipe, name)
         if name in ("level", "dtype"):
-            found += [value] if value is not None else []
+            parts += [value] if value is not None else []
         elif name == "ranges" and value is not None and not isinstance(value, str):
-            found.append("ranges=(in memory)")
+            parts.append("ranges=(in memory)")
         elif value != DEFAULTS[name]:
-            found += [f"{name}={quoted(word)}" for word in words_of(value)]
-    return ",".join(found)
+            parts += [f"{name}={quoted(word)}" for word in words_of(value)]
+    return ",".join(parts)
 
 
 def _field_and_word(part: str) -> tuple[str, str]:
-    """A part NAME=WORD of a recipe's text as the field's name and its word. Raises AmpError AMP301."""
+    """A part of a recipe's text as (field's name, word): NAME=WORD, where NAME may be the flag too, or a level or type
+    by itself. Raises AmpError AMP301 for any other part."""
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
@@ -393,15 +403,16 @@ def _field_and_word(part: str) -> tuple[str, str]:
         hint = nearest(part, known) or f"levels are {', '.join(LEVELS)}; all else is NAME=WORD"
         raise AmpError("AMP301", f"'{part}' is neither a level nor a type", hint=hint)
     of_flag = {how.flag.lstrip("-").replace("-", "_"): field for field, how in OPTIONS.items()}
-    plain = name.lstrip("-").replace("-", "_")
-    if plain not in OPTIONS and plain not in of_flag:
-        hint = nearest(plain, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
+    key = name.lstrip("-").replace("-", "_")
+    if key not in OPTIONS and key not in of_flag:
+        hint = nearest(key, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
         raise AmpError("AMP301", f"a recipe has no field '{name}'", hint=hint)
-    return of_flag.get(plain, plain), word
+    return of_flag.get(key, key), word
 
 
 def _word_of_kind(how: Option, name: str, word: str) -> object:
-    """A word of a recipe's text as the type of the field's option; AMP301 otherwise."""
+    """A word of a recipe's text as the type of its option, for the field ``name``; a switch's as it is, which its
+    reader reads. Raises AmpError AMP301 for a word that is no number where one is needed."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

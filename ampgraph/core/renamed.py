@@ -65,19 +65,20 @@ def is_now(old: str, said: str = "") -> str:
 
 
 def warn_renamed(old: str, said: str = "") -> None:
-    """Warns of an old name of `RENAMED`, at the caller's caller; ``said`` as in `is_now`."""
+    """Warns of an old name of `RENAMED`, in the name of the line that called this function's caller; ``said``: see
+    `is_now`."""
     warnings.warn(is_now(old, said), DeprecationWarning, stacklevel=3)
 
 
 def warn_renamed_words(where: str, names: Mapping[str, str]) -> None:
-    """Says that a file, or a field of a recipe, is written in old words, in one message; Python shows the same message
-    once. ``names``: old ones, of `RENAMED`, and those that they have now."""
+    """Warns, in one message, of old words in a file or in a field of a recipe, which ``where`` names; Python shows the
+    same message once. ``names``: old name, of `RENAMED` -> the name now."""
     changed = ", ".join(f"'{old}' is now '{new}'" for old, new in names.items())
     gone = " and ".join(sorted({_BY_OLD[old].gone for old in names}))
     warnings.warn(f"{where}: {changed}; the old names go with {gone}", FutureWarning, stacklevel=1)
 
 
 def old_attributes(report: str) -> dict[str, str]:
-    """What attributes of a class of reports were called -> what they are called."""
+    """The renamed attributes of the class of reports that is called ``report``: old name -> new name."""
     start = f"{report}."
     return {one.old.removeprefix(start): one.new.removeprefix(start) for one in RENAMED if one.old.startswith(start)}

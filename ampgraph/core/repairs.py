@@ -28,18 +28,19 @@ class Repair:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The repair as options of the command line."""
+        """The repair as options of the command line, ``--fp32 PATTERN`` each."""
         return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
-        """The repair as plain data for JSON."""
+        """The repair as plain data for JSON; null for an infinite error."""
         error = self.error if math.isfinite(self.error) else None
         return {"options": list(self.options), "error": error, "recipe": self.recipe}
 
 
 @dataclass(frozen=True)
-class Mended:
-    """What became of a search: a repair, or in ``none`` why nothing repairs it; ``tried``: how many conversions."""
+class RepairOutcome:
+    """What a search for a repair found: the repair, or in ``none`` why there is none; ``tried``: how many
+    conversions."""
 
     repair: Repair | None
     none: str = ""
@@ -47,11 +48,11 @@ class Mended:
 
 
 def fp32_options(patterns: Iterable[str]) -> tuple[str, ...]:
-    """A `Repair` as options: ``--fp32 PATTERN`` for each, quoted as a shell reads them."""
+    """A `Repair`'s patterns as options, ``--fp32 PATTERN`` each, quoted for a shell."""
     return tuple(f"--fp32 {shlex.quote(pattern)}" for pattern in patterns)
 
 
-def listed(options: tuple[str, ...]) -> str:
-    """Of a `Repair`: the first of some options, and how many more there are."""
+def options_text(options: tuple[str, ...]) -> str:
+    """Options of a `Repair` on one line: the first `SHOWN` of them, and how many more there are."""
     more = f" and {len(options) - SHOWN} more, see --json" if len(options) > SHOWN else ""
     return f"{' '.join(options[:SHOWN])}{more}"

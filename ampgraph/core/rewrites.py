@@ -39,16 +39,16 @@ class Rewrite:
     nodes: tuple[int, ...]
 
     names: ClassVar[tuple[str, ...]] = ()
-    """The rewrites that a class is."""
+    """The values of ``name`` that rewrites of a class have; none for a base class."""
     reading: ClassVar[tuple[str, ...]] = ()
-    """The fields that name values which the nodes read, and what is written reads too."""
+    """The fields that hold names of values which the nodes read, and what is written reads too."""
     optional: ClassVar[tuple[str, ...]] = ()
-    """Those among them that may be empty."""
+    """Those among the fields ``reading`` that may be empty."""
     rewires: ClassVar[bool] = False
     """Whether the last node stays and reads other values. Such rewrites are written first: operators in the place of
     others make values of their own."""
     counted: ClassVar[tuple[str, str]] = ("group", "of nodes written as one {} each")
-    """What a summary counts, in the singular, and what became of it, with what is written for {}."""
+    """How a summary counts: a noun in the singular, and the words behind it, in which ``writes`` stands for {}."""
     exchanges: ClassVar[bool] = False
     """Whether every node stays, and operands change their places."""
     annotates: ClassVar[bool] = False
@@ -56,66 +56,69 @@ class Rewrite:
 
     @property
     def writes(self) -> str:
-        """What a plan's rewrite writes, in a few words."""
+        """What a plan's rewrite writes, in a few words: an operator, or what it does. Every class has its own."""
         raise NotImplementedError
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What a plan's rewrite reads: the names in those of the fields ``reading`` that are given."""
-        return tuple(name for field in self.reading if (name := getattr(self, field)))
+        """What a plan's rewrite reads: the names of values in its fields ``reading``, without empty ones."""
+        names = [getattr(self, field) for field in self.reading]
+        return tuple(name for name in names if name)
 
     @property
-    def gone(self) -> tuple[int, ...]:
-        """The nodes that a plan's rewrite takes away and that leave no other in their place."""
+    def removed_nodes(self) -> tuple[int, ...]:
+        """The indices of nodes that a plan's rewrite takes away without another in their place: all but the last."""
         return () if self.exchanges else self.nodes[:-1]
 
     @property
     def result(self) -> str:
-        """The value read after a plan's rewrite in the place of the last node's result; "" for one of the same name."""
+        """The name of the value that is read after a plan's rewrite for the last node's result; "" for the same
+        name."""
         return ""
 
     @property
     def what(self) -> str:
-        """What a plan's rewrite writes, in words that reports count by."""
+        """What a plan's rewrite writes, with its name; reports count rewrites of equal words together."""
         return f"{self.writes} ({self.name})"
 
-    def summed(self, count: int) -> str:
-        """What a summary says of so many rewrites that write the same."""
+    def summary_text(self, count: int) -> str:
+        """What a summary says of ``count`` rewrites of a plan that have the same ``what``."""
         return f"{plural(count, self.counted[0])} {self.counted[1].format(self.writes)}"
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What became of a node that this rewrite replaced, as `explain` says it."""
         return f"its region is written as {'' if self.exchanges else 'one '}{self.what}"
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
-        """Values of the main graph that hold other numbers after it: by old name, the new one and e, where they hold
-        2^-e of what they were."""
+        """The values of the main graph that hold other numbers after a plan's rewrite: old name -> (new name, e), where
+        they hold 2^-e of what they were."""
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries the rewrite out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another
-        model's."""
+        """Carries a plan's rewrite out. ``flow``: before any rewrite. Raises AmpError AMP402 for a plan of another
+        model."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Called once all rewrites are written: renames values that hold other numbers now, which others found by name
-        until then."""
+        """Called once all rewrites of a plan are written: renames values that hold other numbers now, which others
+        found by name until then. Most rewrites do nothing here."""
 
     def to_row(self) -> dict[str, Any]:
-        """A plan's rewrite as plain data, by the names of the fields."""
+        """A plan's rewrite as plain data: name of a field -> value."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """A rewrite from a row of plan format 1, whose ``inputs`` are the texts among the fields, in their order."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are the further fields in their order, unless
+        overridden."""
         return cls(name, scope, nodes, *row["inputs"])
 
 
 def read_row(row: Mapping[str, Any], old: bool) -> Rewrite:
-    """A rewrite from plain data; ``old``: of plan format 1. Raises ValueError, TypeError, AttributeError or LookupError
-    for a row that is none, AmpError AMP401 for a rewrite of another name."""
+    """A plan's rewrite from plain data; ``old``: of plan format 1. Raises ValueError, TypeError, AttributeError or
+    LookupError for a row that is none, AmpError AMP401 for a name that no rewrite of this version has."""
     name = row["name"] if "name" in row or not old else _old_name(row)
     kind = known_rewrites().get(name)
     if kind is None:
@@ -133,7 +136,7 @@ def read_row(row: Mapping[str, Any], old: bool) -> Rewrite:
 
 @dataclass(frozen=True)
 class _OldRow:
-    """A row of plan format 1, which was one for all rewrites."""
+    """A row of plan format 1, which had the same fields for all rewrites."""
 
     scope: str
     kind: str
@@ -151,7 +154,8 @@ def _old_name(row: Mapping[str, Any]) -> str:
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """The classes of all rewrites of a plan by name: those of the modules in the packages of `HOMES`."""
+    """The classes of all rewrites of a plan by the names that they may have: those that the modules in the packages of
+    `HOMES` define, in the order of the modules' names."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)
@@ -161,6 +165,6 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
 
 
 def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
-    """The classes of rewrites that a module defines; what it only imports has no names there."""
+    """The classes of rewrites that have names in a module. It may import base classes of them, which have none."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

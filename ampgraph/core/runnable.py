@@ -9,7 +9,8 @@ from .dataflow import Op, Shape
 
 @dataclass(frozen=True)
 class Declared:
-    """An input or output as the file declares it; ``stored``: it has a default value."""
+    """An input or output of a model as the file declares it; ``container``: as in `Value`; ``stored``: whether it is an
+    input with a default value."""
 
     name: str
     container: str
@@ -20,9 +21,9 @@ class Declared:
 
 @dataclass(frozen=True)
 class Sums:
-    """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``.
-    ``shapes``: of its operands, before anything is edited; ``stepwise``: so is each step of its own formula;
-    ``folded``: the Conv in front, into whose stored numbers a runtime takes this norm."""
+    """How the kernel of ``op`` adds up in the low type: each sum is rounded; each product too, unless ``fused``.
+    ``shapes``: of its operands, before anything is edited; ``stepwise``: whether each step of its formula is rounded as
+    well; ``folded``: the Conv in front, into whose stored numbers a runtime takes this norm."""
 
     op: Op
     shapes: tuple[Shape | None, ...]
@@ -47,7 +48,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """How reports and runs name this node: by its name, else its first output's."""
+        """How reports and runs name this node: by its name, else its first output with a name, else its kind."""
         return self.node or next(filter(None, self.written), self.kind)
 
 

@@ -10,18 +10,21 @@ from .dataflow import NONE, Dataflow, Op
 from .errors import nearest
 
 Match = Callable[[str], object]
+"""Whether a name fits, by the truth of what it gives."""
 
 
-def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-    """The operators that some of the user's patterns (--fp32, --low) name, looked for once."""
+def matched_op_ids(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+    """The ids of the operators that any of the user's patterns (--fp32, --low) names; the set is shared: change a
+    copy."""
     if patterns not in flow.memo:
-        flow.memo[patterns] = {op.id for pattern in patterns for op, _ in named(flow, pattern)}
+        flow.memo[patterns] = {op.id for pattern in patterns for op, _ in matched_ops(flow, pattern)}
     found: set[int] = flow.memo[patterns]
     return found
 
 
-def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
-    """Operators with float32 slots that a user's pattern (--fp32, --low) names, and the units concerned."""
+def matched_ops(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
+    """(operator, units) of each operator with float32 slots that a user's pattern (--fp32, --low) names: all of its
+    units, or for ``value:NAME`` that of the value. What a named call or control-flow node runs is named too."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
         match = _name_matcher(rest)
@@ -49,8 +52,8 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
-    """For a user's pattern (--fp32, --low) that names a function call or control-flow node: the operators that this
-    runs, at any depth, which it names too."""
+    """For a user's pattern (--fp32, --low) that names a function call or control-flow node: the operators that the node
+    runs, at any depth; none for any other operator."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []
@@ -61,7 +64,7 @@ def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
 
 
 def _name_matcher(pattern: str) -> Match:
-    """A function that says whether a name is the pattern or matches it as a glob."""
+    """For a user's pattern (--fp32, --low): a function that says whether a name equals it or matches it as a glob."""
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 
@@ -72,8 +75,9 @@ def _in_scope(layer: str, match: Match) -> bool:
     return any(match(".".join(parts[:n])) for n in range(len(parts), 0, -1))
 
 
-def hint(flow: Dataflow, pattern: str) -> str:
-    """What to try instead of a user's pattern (--fp32, --low) that names nothing."""
+def unmatched_hint(flow: Dataflow, pattern: str) -> str:
+    """The hint for a user's pattern (--fp32, --low) that names nothing: the closest name of its sort, or where to
+    look."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
         kinds = sorted({op.kind for op in flow.ops if op.slots})

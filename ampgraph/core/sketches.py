@@ -17,7 +17,7 @@ Part = TypeVar("Part")
 
 COLOURS = {"float16": "#6aa5ff", "bfloat16": "#63c088", "float32": "#ffb652", "float64": "#ff8a75"}
 GREY, INK, HOT = "#c3c9d4", "#7a8496", "#e2263c"  # for light and dark notebooks alike
-PARTS = 300  # drawn of one strip; of more the largest of each piece
+PARTS = 300  # pieces of a sketch at most: of more values each piece stands for several
 
 
 class Html(str):
@@ -25,7 +25,7 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table in HTML for any object's notebook view; cells are escaped but where they are `Html`."""
+    """A table in HTML for any object's notebook view, without a head if that is empty; cells but `Html` are escaped."""
     lines = [_table_row("th", head)] if head else []
     return Html(f"<table>{''.join([*lines, *(_table_row('td', row) for row in rows)])}</table>")
 
@@ -36,29 +36,29 @@ def _table_row(tag: str, cells: Sequence[str]) -> str:
 
 
 def markup(text: str) -> str:
-    """A text as it stands in the HTML of a sketch."""
+    """A text escaped for the HTML of a notebook; `Html` as it is."""
     return text if isinstance(text, Html) else html.escape(text)
 
 
 def heading(text: str, behind: str = "") -> Html:
-    """A line in bold in a notebook, and what stands behind it."""
+    """A paragraph in a notebook: ``text`` in bold, and ``behind`` as it is behind it."""
     return Html(f"<p><b>{markup(text)}</b>{markup(behind)}</p>")
 
 
-def folded(title: str, lines: Sequence[str]) -> Html:
+def collapsible(title: str, lines: Sequence[str]) -> Html:
     """Lines of text in a notebook behind a title that opens them."""
     text = html.escape("\n".join(lines))
     return Html(f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>")
 
 
 def svg(drawn: str, width: int, height: int) -> str:
-    """A sketch's elements of SVG as a file of it."""
+    """A sketch's elements of SVG (``drawn``) as the text of an SVG file, ``width`` by ``height`` pixels."""
     box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f"<svg {box}>{drawn}</svg>"
 
 
 def image(drawn: str, width: int, height: int, words: str) -> Html:
-    """A sketch's elements of SVG as a picture in a notebook; ``words`` say the same."""
+    """A sketch's elements of SVG (``drawn``) as a picture in a notebook; ``words`` say the same as text."""
     data = base64.b64encode(svg(drawn, width, height).encode()).decode()
     alt = html.escape(words)
     return Html(
@@ -67,7 +67,8 @@ def image(drawn: str, width: int, height: int, words: str) -> Html:
 
 
 def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
-    """A sketch of parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
+    """A sketch of parts (type -> how much) as one bar, as wide as their share of ``whole``, or of their sum if that is
+    more. Its text names the parts."""
     whole = max(whole, sum(parts.values()), 1)
     x, drawn = 0.0, [_svg_rectangle(0, width, 0, 12, "#8884")]
     for name, count in parts.items():
@@ -77,22 +78,19 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """A sketch of types one behind the other, as along a graph."""
-    return image(along(types, width), width, 16, words)
-
-
-def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
-    """The elements of such a strip of a sketch, from ``x`` and ``y`` on, 16 pixels high."""
+    """A sketch of types along a graph: a strip in their colours, of each piece that of the most frequent."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
-    return "".join(
-        _svg_rectangle(x + i * size, size + 0.3, y, 16, COLOURS.get(max(piece, key=piece.count), GREY))
+    drawn = "".join(
+        _svg_rectangle(i * size, size + 0.3, 0, 16, COLOURS.get(max(piece, key=piece.count), GREY))
         for i, piece in enumerate(pieces)
     )
+    return image(drawn, width, 16, words)
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
-    """A sketch of numbers above zero, one behind the other, by their logarithm; red beyond ``limit``, a line."""
+    """A sketch of numbers above zero as bars one behind the other, by their logarithm, of each piece the largest; bars
+    above ``limit``, which is a dashed line, are red."""
     pieces = [max(piece) for piece in _equal_pieces(values)]
     logs = [math.log10(value) for value in (*pieces, limit)]
     low, high = min(logs) - 0.2, max(logs) + 0.2
@@ -110,7 +108,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
 
 
 def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
-    """A sketch of points (x from 0, y above zero by its logarithm, whether chosen)."""
+    """A sketch of points (x from 0, y above zero by its logarithm, whether chosen): chosen ones are larger and red."""
     most = max([x for x, _, _ in points] or [0.0]) or 1.0
     logs = [math.log10(y) for _, y, _ in points] or [0.0]
     low, high = min(logs) - 0.2, max(logs) + 0.2
@@ -123,11 +121,11 @@ def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int 
 
 
 def _equal_pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
-    """A sketch's values in at most `PARTS` pieces of one length; the last may be shorter."""
+    """A sketch's values in order, in at most `PARTS` pieces of one length; the last may be shorter."""
     size = math.ceil(len(values) / PARTS) or 1
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _svg_rectangle(x: float, width: float, y: float, height: float, colour: str) -> str:
-    """A rectangle of a sketch in SVG, in pixels from the upper left corner."""
+    """A rectangle of a sketch in SVG, with its upper left corner at ``x`` and ``y``, in pixels."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'

@@ -28,7 +28,8 @@ def level_word(value: object) -> str | None:
 
 
 def dtype_word(value: object) -> str | None:
-    """``float16`` of fp16, half, numpy's, ml_dtypes', onnx_ir's, torch's or MindSpore's; None for no low type."""
+    """``float16`` of "fp16", "half", or a type object of numpy, ml_dtypes, onnx_ir, torch or MindSpore, ``bfloat16``
+    likewise; None for anything else."""
     named = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
     text = str(named or value).strip().lower().removeprefix("torch.")
     text = _DTYPES.get(text, text)
@@ -36,22 +37,25 @@ def dtype_word(value: object) -> str | None:
 
 
 def option_words(words: Iterable[str]) -> list[str]:
-    """Spellings that all readers of options take: words of a command line, ``--fp16`` as ``--dtype=float16``."""
+    """The words of a command line with other converters' flags as ours: ``--fp16`` as ``--dtype=float16``."""
     return [_OPTIONS.get(word, word) for word in words]
 
 
 def place_word(word: str) -> str:
-    """A user's word for a target or device by its one spelling: ``cuda`` of gpu, ``tensorrt`` of TRT; others stay."""
+    """A user's word for a target or device by its one spelling: ``cuda`` of gpu, ``tensorrt`` of TRT; others stay as
+    they are, in their own case."""
     return _PLACES.get(word.lower(), word)
 
 
 def device_word(device: str) -> str:
-    """A user's word for a device by its one spelling (``cuda`` of gpu), in any case; what is no text stays as it is."""
+    """A user's word for a device by its one spelling, in small letters (``cuda`` of GPU); what is no text stays as it
+    is, for a caller's check to refuse."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 
-def io_of(keep: object) -> tuple[str, ...]:
-    """What a recipe's ``io`` says for ``keep_io_types``: True, False, or the names of those that keep theirs.
+def io_words(keep: object) -> tuple[str, ...]:
+    """The words of a recipe's ``io`` for ``keep_io_types``, as other converters call it: True or None (inputs and
+    outputs keep their types), False (they become low), or the names of those that alone keep theirs.
 
     Raises AmpError AMP305 for another kind.
     """

@@ -1,4 +1,4 @@
-"""Plain data, as JSON and TOML have it, read as what annotations say: nothing of another type is taken for it."""
+"""Plain data, as JSON and TOML have it, read as the types that annotations say; data of any other type is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Reader = Callable[[Any], Any]
+"""Makes a value of its type of plain data, or raises ValueError."""
 
 
 @cache
 def reader(hint: Any) -> Reader:
-    """Plans and recipes: a function that reads plain data as a type: str, int, bool, finite floats, literals, None or
-    another, tuples, lists, sets, mappings by name and dataclasses of these; what is annotated as object stays.
+    """Plans and recipes: a function that reads plain data as the type ``hint``. It raises ValueError for other data.
 
-    It raises ValueError for data of any other type.
+    Types are str, int, bool, float (finite), Literal, ``X | None``, tuple, list, frozenset, Mapping[str, X] and
+    dataclasses, of one another; for ``object`` the data stays as it is.
     """
     origin, inside = get_origin(hint), get_args(hint)
     if hint is str:
@@ -42,7 +43,7 @@ def reader(hint: Any) -> Reader:
 
 
 def _reader_of_type(kind: type) -> Reader:
-    """Plans and recipes: reads values of exactly this type."""
+    """Plans and recipes: a function that reads values of exactly this type, and of no subclass."""
 
     def read(given: Any) -> Any:
         if type(given) is not kind:  # a bool is no int
@@ -53,7 +54,7 @@ def _reader_of_type(kind: type) -> Reader:
 
 
 def _read_text(given: Any) -> str:
-    """Plans and recipes: text that can be written as UTF-8; ValueError otherwise."""
+    """Plans and recipes: reads text that can be written as UTF-8. Raises ValueError for anything else."""
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is not text")
     if not given.isascii():
@@ -62,14 +63,14 @@ def _read_text(given: Any) -> str:
 
 
 def _read_number(given: Any) -> float:
-    """Plans and recipes: a finite number as float; a bool is none."""
+    """Plans and recipes: reads a finite number as float. Raises ValueError for anything else, a bool too."""
     if type(given) not in (int, float) or not math.isfinite(given):
         raise ValueError(f"{given!r} is not a finite number")
     return float(given)
 
 
 def _reader_of_words(words: tuple[Any, ...]) -> Reader:
-    """Plans and recipes: a function that reads one of some words (a Literal), and refuses any other."""
+    """Plans and recipes: a function that reads one of some words (a Literal), and raises ValueError for any other."""
 
     def read(given: Any) -> Any:
         if given not in words:
@@ -80,7 +81,7 @@ def _reader_of_words(words: tuple[Any, ...]) -> Reader:
 
 
 def _reader_of_table(values: Reader) -> Reader:
-    """Plans and recipes: reads a table whose values are read by ``values``, which nobody can change."""
+    """Plans and recipes: a function that reads a table (text -> what ``values`` reads) as a read-only mapping."""
 
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):
@@ -91,7 +92,8 @@ def _reader_of_table(values: Reader) -> Reader:
 
 
 def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
-    """Plans and recipes: reads a list as a tuple: of one type with an ellipsis, else one type a place."""
+    """Plans and recipes: a function that reads a list as a tuple. ``hints``: the arguments of ``tuple[...]``: one type
+    and an ellipsis for any length, else a type for each place."""
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
 
@@ -106,7 +108,8 @@ def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
 
 
 def _reader_of_dataclass(kind: Any) -> Reader:
-    """Plans and recipes: reads a table as a dataclass; ValueError for unknown fields and for missing ones."""
+    """Plans and recipes: a function that reads a table as a dataclass, which it leaves as it is if it is one already.
+    Raises ValueError for unknown fields, and for missing ones that have no default."""
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     readers: dict[str, Reader] = {}
 

@@ -8,19 +8,21 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .json_types import Json, JsonObject
-from .repairs import fp32_options, listed
+from .repairs import fp32_options, options_text
 from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 ALL = "none found: only all of it in float32 helps"
 SIMULATED = "simulated on the CPU: each tensor rounded to its type, no kernel of the target run"
-QUANTILE = 0.9  # the share of samples that decides
+QUANTILE = 0.9  # the share of the samples whose largest error is compared with the tolerance
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
 def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
-    """A verdict's words on a model that no low type suits, and what that means."""
-    changed = f"rounding its inputs alone changes it by {sensitivity:.2g}" + (f" at '{output}'" if output else "")
+    """A verdict's words on a model that no low type suits. ``sensitivity``: the error that the rounding of its inputs
+    makes by itself, at ``output`` where that is said."""
+    place = f" at '{output}'" if output else ""
+    changed = f"rounding its inputs alone changes it by {sensitivity:.2g}{place}"
     return f"the model is chaotic in itself: {changed}, whatever is float32 inside; judge it by its task (--metric)"
 
 
@@ -106,8 +108,7 @@ class CheckVerdict(Data):
 
     @property
     def doubtful(self) -> bool:
-        """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
-        few."""
+        """Whether the check could not tell whether the result is right; the attribute ``outcome`` has the cases."""
         return self.outcome == DOUBTFUL
 
     @property
@@ -121,16 +122,16 @@ class CheckVerdict(Data):
         return fp32_options(self.suggested)
 
     @property
-    def stands(self) -> bool:
-        """Whether ``--check require`` is met, as far as it could be checked."""
+    def passes_require(self) -> bool:
+        """Whether the verdict of a check lets a conversion with ``--check require`` pass: it is right or doubtful."""
         return self.outcome in (OK, DOUBTFUL)
 
     @property
-    def on(self) -> str:
-        """Of the verdict of a check: the inputs that it ran on, in words."""
+    def inputs_in_words(self) -> str:
+        """Of the verdict of a check: how many inputs it ran on, generated or the user's."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
-        return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
+        return f"{self.samples} {word}{'' if self.samples == 1 else 's'}{late}"
 
     def __str__(self) -> str:
         """One line: what was found, and what to do."""
@@ -138,12 +139,13 @@ class CheckVerdict(Data):
 
     @property
     def finding(self) -> str:
-        """What was found, in a line."""
+        """What the check found, in a line: the outcome with its figures, then that the model is chaotic in itself, and
+        what ONNX Runtime's CPU lacks."""
         by_itself = "" if self.sensitivity is None else chaotic_in_itself(self.sensitivity)
-        return "; ".join(filter(None, [self._found(), by_itself, self.on_cpu]))
+        return "; ".join(filter(None, [self._outcome_in_words(), by_itself, self.on_cpu]))
 
-    def _found(self) -> str:
-        """What was found, without what holds of the model alone or of the CPU."""
+    def _outcome_in_words(self) -> str:
+        """The first part of a verdict's `finding`: the outcome with its figures."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:
@@ -151,76 +153,90 @@ class CheckVerdict(Data):
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
-            return f"ok: {self.on}, {self._met(size)}{held} ({SIMULATED})"
-        size = f"{'relative L2 ' if self.relative else ''}error {size}"
-        some = 0 < self.exceeded < self.samples
-        above = f", {self.exceeded} of {self.samples} above it" if some else ""
-        if above and self.doubtful and self.exceeded * 8 <= self.samples:  # so many may be: others say more
-            others = ", where the answer is small" if self.small else ", others close to it"
-            above += " by far" if (self.error or 0.0) > 2 * (self.tolerance or 0.0) else others
-        error = f"{size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}{above}"
+            return f"ok: {self.inputs_in_words}, {self._accepted_error(size)}{held} ({SIMULATED})"
+        error = self._questioned_error(f"{'relative L2 ' if self.relative else ''}error {size}")
         if self.doubtful:
-            close = not (self.exceeded or self.near or self.vanishing)
-            parts = [f"{error}: real ones may miss it" if close else error] if self.exceeded or close else []
-            parts += [f"{self.near} and may overflow on real ones"] if self.near else []
-            parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
-            return f"DOUBTFUL: {'; '.join(parts)}"
+            return f"DOUBTFUL: {'; '.join(self._doubts(error))}"
         first = f"first at {self.first}" if self.first else ""
         return ", ".join(filter(None, [f"MISSED: {error}", self.reason, first]))
 
-    def _met(self, size: str) -> str:
-        """What the error of an ok verdict, and that of the worst sample, is beside the tolerance."""
+    def _questioned_error(self, size: str) -> str:
+        """Of a missed or doubtful verdict: where the error is, on which inputs, and the tolerance, with how many
+        samples are above it. ``size``: the error in words."""
+        above = f", {self.exceeded} of {self.samples} above it" if 0 < self.exceeded < self.samples else ""
+        # an ok verdict may have so many above: say why this one is doubtful
+        if above and self.doubtful and self.exceeded * 8 <= self.samples:
+            if (self.error or 0.0) > 2 * (self.tolerance or 0.0):
+                above += " by far"
+            else:
+                above += ", where the answer is small" if self.small else ", others close to it"
+        return f"{size} at '{self.output}' on {self.inputs_in_words}, tolerance {self.tolerance:g}{above}"
+
+    def _doubts(self, error: str) -> list[str]:
+        """What makes a verdict doubtful, a sentence each. ``error``: the sentence of `_questioned_error`."""
+        doubts = []
+        if self.exceeded:
+            doubts.append(error)
+        elif not (self.near or self.vanishing):
+            doubts.append(f"{error}: real ones may miss it")
+        if self.near:
+            doubts.append(f"{self.near} and may overflow on real ones")
+        if self.vanishing:
+            doubts.append(f"{self.vanishing} on {self.inputs_in_words}")
+        return doubts
+
+    def _accepted_error(self, size: str) -> str:
+        """Of an ok verdict: the error, for relative L2 also that of the worst sample, and the tolerance, with how many
+        samples are above it. ``size``: the error as a number."""
         limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
         if not self.relative:
             return f"error {size}{limit}"
         most = math.ceil(QUANTILE * self.samples)
         others = self.samples - most
         if others and self.worst is not None:
-            size += (
-                f" on {most} and {self.worst:.2g} on the {f'worst of the other {others}' if others > 1 else 'other'}"
-            )
-        share = "1 in 8" if self.generated else "1 in 10"
-        above = (
-            f"; {self.exceeded} of {self.samples} above it, which passes: up to {share} may be" if self.exceeded else ""
-        )
+            which = f"worst of the other {others}" if others > 1 else "other"
+            size += f" on {most} and {self.worst:.2g} on the {which}"
+        above = ""
+        if self.exceeded:
+            share = "1 in 8" if self.generated else "1 in 10"
+            above = f"; {self.exceeded} of {self.samples} above it, which passes: up to {share} may be"
         return f"relative L2 error up to {size}{limit}{above}"
 
     @property
     def advice(self) -> str:
-        """What to do about it, in a sentence; empty where nothing has to be done."""
+        """What the verdict of a check advises to do, in a sentence; empty where nothing has to be done."""
         if self.outcome == UNCHECKED:
             return self.remedy
         stream = f"--fp32-stream (tried: error {self.stream:.2g})" if self.stream is not None else ""
         if self.doubtful:
-            data = (
-                "--data DIR, your own samples as .npz files, by whose values types are then chosen and checked"
-                if self.generated
-                else ""
-            )
-            given = ", or with ".join(filter(None, [data, stream]))
-            return given and f"convert again with {given}"
+            options = [stream] if stream else []
+            if self.generated:
+                data = "--data DIR, your own samples as .npz files, by whose values types are then chosen and checked"
+                options.insert(0, data)
+            return f"convert again with {', or with '.join(options)}" if options else ""
         if not self.missed:
             return ""
         if self.repair:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
-            return f"convert again with {listed(self.repair)} (tried: {tried})"
-        ways = ["try " + way for way in (listed(self.suggestion), stream) if way]
+            return f"convert again with {options_text(self.repair)} (tried: {tried})"
+        advice = [f"try {options}" for options in (options_text(self.suggestion), stream) if options]
         if self.unrepaired:
-            return "; ".join([f"no repair is known: {self.unrepaired}", *ways])
+            return "; ".join([f"no repair is known: {self.unrepaired}", *advice])
         if self.sensitivity is None:
-            ways = ["convert again with --repair, which searches what must be float32", *ways]
-        return ", or ".join(ways)
+            advice.insert(0, "convert again with --repair, which searches what must be float32")
+        return ", or ".join(advice)
 
     def to_dict(self) -> JsonObject:
-        """The verdict of a check as plain data for JSON; an infinite error is null, and ``outcome`` says which way."""
-        said: JsonObject = {"repair": self.repair, "suggestion": self.suggestion}
+        """The verdict of a check as plain data for JSON. An infinite error is null, as is one where nothing was
+        compared; ``outcome`` tells them apart."""
+        more: JsonObject = {"repair": self.repair, "suggestion": self.suggestion}
         for name, error in (("error", self.error), ("worst", self.worst)):
-            said[name] = error if error is not None and math.isfinite(error) else None
-        return with_old_names(self, {**asdict(self), **said})
+            more[name] = error if error is not None and math.isfinite(error) else None
+        return with_old_names(self, {**asdict(self), **more})
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
-        """The verdict of a check that `to_dict` made plain data of, as a child process sends it."""
+        """The verdict of a check from `to_dict`'s data, as a child process sends it. Raises KeyError for other data."""
         known: dict[str, Any] = {field.name: data[field.name] for field in fields(CheckVerdict)}
         known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "pinned")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
@@ -229,5 +245,5 @@ class CheckVerdict(Data):
 
 
 def unchecked(reason: str, remedy: str) -> CheckVerdict:
-    """The `CheckVerdict` where nothing could be checked, and what to do about it."""
+    """The `CheckVerdict` where nothing could be checked: why, and as ``remedy`` what to do about it."""
     return CheckVerdict(UNCHECKED, reason=reason, remedy=remedy)

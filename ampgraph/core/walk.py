@@ -12,40 +12,46 @@ from .dataflow import NONE, Dataflow, Op, Use
 
 T = TypeVar("T", bound=Hashable)
 Before = Callable[[Op], int]
-"""Which operand of an operator is followed; NONE where a way ends in front of the operator."""
+"""The operand of an operator that a walk up follows; NONE where the walk ends in front of the operator."""
 
 
-def first_of(through: Collection[str]) -> Before:
-    """A walk up a dataflow: follows the first operands of operators of some roles."""
+def first_operand_of(through: Collection[str]) -> Before:
+    """For a walk up a dataflow: the first operand of an operator of the roles ``through``; it ends in front of
+    others."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 
-def passed(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
-    """A walk up a dataflow: the operators that a value comes through by one operand of each, the nearest first."""
-    while value != NONE and (op := flow.writer(value)) is not None and (value := before(op)) != NONE:
-        yield op
+def operators_above(flow: Dataflow, value: int, before: Before) -> Iterator[Op]:
+    """A walk up a dataflow: the operators through which a value comes, by one operand of each, the nearest first."""
+    while value != NONE:
+        op = flow.writer(value)
+        value = NONE if op is None else before(op)
+        if op is not None and value != NONE:
+            yield op
 
 
-def source(flow: Dataflow, value: int, before: Before) -> int:
-    """A walk up a dataflow: the value before all operators that one comes through by one operand of each."""
-    for op in passed(flow, value, before):
+def value_above(flow: Dataflow, value: int, before: Before) -> int:
+    """A walk up a dataflow: the value before all of `operators_above`; the value itself where there are none."""
+    for op in operators_above(flow, value, before):
         value = before(op)
     return value
 
 
 def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[tuple[int, Op]]:
-    """A walk down a dataflow: the one result of an operator that is read, with the one operator that reads it; then the
-    same of that, and so on."""
-    while len(read := [v for v in op.outputs if v != NONE and flow.uses[v]]) == 1:
-        reader = sole_reader(flow, read[0], scope)
+    """A walk down a dataflow: (the one result of an operator that is read, the one operator that reads it), then the
+    same of that operator, and so on. It ends where there are two readers. ``scope``: as in `sole_reader`."""
+    while True:
+        read = [value for value in op.outputs if value != NONE and flow.uses[value]]
+        reader = sole_reader(flow, read[0], scope) if len(read) == 1 else None
         if reader is None:
             return
         yield read[0], reader
         op = reader
 
 
-def reached(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """Where a walk starts, what follows from there, and so on, each once, the nearest first, whatever is walked on."""
+def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """A walk through any graph: its starts, what ``further`` gives for them, and so on; each once, the nearest
+    first."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
         one = waiting.popleft()
@@ -56,8 +62,8 @@ def reached(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterato
 
 
 def sole_reader(flow: Dataflow, value: int, scope: int | None = None) -> Op | None:
-    """A step down a dataflow: the operator that alone reads a value, in its one use; None where there is another, or an
-    output of the graph. ``scope``: only one in this scope."""
+    """A step down a dataflow: the operator that alone reads a value, and once; None where it has no use or another one,
+    such as an output of the graph. ``scope``: where the operator has to stand; None: anywhere."""
     uses = flow.uses[value]
     if len(uses) != 1 or uses[0].op == NONE or scope not in (None, uses[0].scope):
         return None
@@ -72,8 +78,8 @@ def upstream(
 ) -> Iterator[Op]:
     """A walk up a dataflow: the operators that made some values, those that made what these read, and so on, each once.
 
-    ``further``: the values before an operator that are followed. ``origins``: what a value is passed from across the
-    boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
+    ``further``: the values before an operator that are followed; NONE is left out. ``origins``: what a value comes from
+    across boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -91,11 +97,11 @@ def downstream(
     further: Callable[[Op], Iterable[int]],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> Iterator[Use]:
-    """A walk down a dataflow: the uses of some values, of what their readers make, and so on, of each value once;
-    outputs of a scope too.
+    """A walk down a dataflow: all uses of some values, of what their readers make, and so on, of each value once; uses
+    as an output of a scope too.
 
-    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the boundaries of
-    bodies and functions (`Crossings.copies`), which are not crossed without it."""
+    ``further``: the results of a reader that are followed; NONE is left out. ``copies``: what a value is passed to
+    across boundaries of bodies and functions (`Crossings.copies`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -107,14 +113,16 @@ def downstream(
                     work += further(flow.ops[use.op]) if use.op != NONE else ()
 
 
-def carried(
+def carried_values(
     ops: Iterable[Op],
     starts: Callable[[Op], bool],
     carries: Callable[[Op], bool],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> set[int]:
-    """A walk through a dataflow: what operators that start something make, and what others make of that which carry it
-    on; ``ops`` in the order of the model, ``copies`` as in `downstream`."""
+    """A walk through a dataflow: the values that have a property which some operators start and others carry on: all
+    results of an operator for which ``starts`` is true, or that reads such a value and for which ``carries`` is true.
+
+    ``ops``: in the order of the model, as it is one pass. ``copies``: as in `downstream`."""
     found = set[int]()
     for op in ops:
         if starts(op) or (not found.isdisjoint(op.inputs) and carries(op)):
@@ -124,9 +132,9 @@ def carried(
 
 
 class Crossings:
-    """Values that carry on across the boundary of a body or a function: the same data under another number.
+    """Values of several scopes that hold the same data, across the boundaries of bodies and functions.
 
-    By value, those of other scopes that hold the same data. ``before``: what a formal is given, a loop brings back,
+    ``before``: by value, those that its data comes from, one boundary away: what a formal is given, a loop brings back,
     or a body returns. ``after`` is the reverse."""
 
     def __init__(self, flow: Dataflow) -> None:
@@ -141,28 +149,29 @@ class Crossings:
     def origins(self, value: int) -> set[int]:
         """Walks through a dataflow: the value, and all values of other scopes that it gets its data from: a formal's
         arguments, a loop's last state, a body's results."""
-        return _carried_over(value, self.before)
+        return _beyond_boundaries(value, self.before)
 
     def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """A function that adds values to ``found``, each with all that `origins` gives."""
-        return partial(_add_carried_over, found, self.before) if self.before else found.update
+        """A function that adds values to the set ``found``, each with all that `origins` gives."""
+        return partial(_add_beyond_boundaries, found, self.before) if self.before else found.update
 
     def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """A function that adds values to ``found``, each with all that `copies` gives."""
-        return partial(_add_carried_over, found, self.after) if self.after else found.update
+        """A function that adds values to the set ``found``, each with all that `copies` gives."""
+        return partial(_add_beyond_boundaries, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
         """Walks through a dataflow: the value, and those of other scopes that get its data: formals, calls' results."""
-        return _carried_over(value, self.after)
+        return _beyond_boundaries(value, self.after)
 
 
-def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
-    """For a walk across bodies and functions: adds the values and all that they carry on as."""
+def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    """For a walk across bodies and functions: adds values to ``found``, and all that hold their data by ``step``."""
+    values = list(values)
     found.update(values)
     for value in step.keys() & values:
-        found |= _carried_over(value, step)
+        found |= _beyond_boundaries(value, step)
 
 
-def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
-    """Walks through a dataflow: all values that hold the same data as this one, by steps across boundaries."""
-    return {value} if value not in step else set(reached([value], lambda one: step.get(one, ())))
+def _beyond_boundaries(value: int, step: dict[int, list[int]]) -> set[int]:
+    """Walks through a dataflow: the value, and all that hold its data by ``step``, one of a `Crossings`' mappings."""
+    return {value} if value not in step else set(reachable([value], lambda one: step.get(one, ())))

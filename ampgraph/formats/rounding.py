@@ -18,44 +18,50 @@ from ..core.arrays import Array, DType
 from ..core.low_types import low_type
 
 LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
+STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: for a mask that is only floored
 
 BLOCK = 1 << 16  # elements: 256 KiB of float32 and what is computed of them stay in the second cache
-SHORT = 1 << 13  # elements: below it the calls cost more than the cast
-FEWEST_ASKED, ROOTS_ASKED, MOST_ASKED = 64, 4, 1 << 15  # of a row, whose errors add up to about sqrt(length / 12) steps
-FEWEST_SORTED = 16  # of those asked: an eighth of them is enough for most rows
-FINEST = np.float32(32767)  # by so many the shares of a step are told apart
+SHORT = 1 << 13  # elements: below it the calls cost more than numpy's cast
+FEWEST_ASKED, ROOTS_ASKED = 64, 4  # candidates of a row: its errors add up to about sqrt(length / 12) steps
+MOST_ASKED = 1 << 15  # so that a candidate's column has 16 bits
+FEWEST_TRIED = 16  # candidates at a time; an eighth of them is enough for most rows
+FINEST = np.float32(32767)  # shares of a step (0 to 1) are compared as integers up to this
 
-EXPONENT, LOWEST, HIGHEST = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(141 << 23)  # of float16
+EXPONENT, LOWEST, HIGHEST = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(141 << 23)
+"""Of float32: the bits of the exponent; that of 2**-14, the least of float16; that of 2**14: above may be infinite."""
 RAISED = np.uint32(13 << 23 | 1 << 22)
+"""What multiplies a power of two by 1.5 * 2**13."""
 SHIFT, SIGN_SHIFT, SIGN = np.uint32(13), np.uint32(16), np.uint32(0x8000)
-EXCESS = np.uint16(126 << 10 & 0xFFFF) + np.uint16(1 << 9)  # of M's bits over the result's exponent
+"""What brings the exponent, and the sign, to where float16 has them; the latter's bit there."""
+EXCESS = np.uint16(126 << 10 & 0xFFFF) + np.uint16(1 << 9)  # of M's bits over the result's exponent, in place
 
 
 def pieces(data: Array) -> Iterator[Array]:
-    """Rounding of stored tensors: views of an array of one dimension, one after the other."""
+    """Rounding of stored tensors: views of at most `BLOCK` elements of an array of one dimension, in order."""
     return (data[start : start + BLOCK] for start in range(0, data.size, BLOCK))
 
 
 class Rounder:
-    """Rounds pieces of a tensor to ``dtype`` in memory of its own, which it holds for as long as it lives.
+    """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece.
 
-    Finite elements below ``floor`` become ``floor`` first; ``factor``: what is multiplied by it, in float64, and stays
-    finite, is rounded once."""
+    Finite elements below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it
+    in float64 and rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for
+    as long as it lives."""
 
     def __init__(self, dtype: DType, floor: float | None = None, factor: float = 1.0) -> None:
-        self.dtype, self.half, self.floor, self.factor = dtype, dtype == np.float16, floor, factor
-        self._scratch: tuple[Array, Array, Array] | None = None
+        self.dtype, self.floor, self.factor = dtype, floor, factor
+        self._scratch: tuple[Array, Array, Array] | None = None  # two to compute in, one filled with `LOWEST`
 
     def whole(self, data: Array) -> Array:
-        """The elements of an array of one dimension, rounded, in one piece."""
+        """The elements of an array of one dimension, rounded, as a new array."""
         rounded = np.empty(data.size, self.dtype)
         for part, place in zip(pieces(data), pieces(rounded), strict=True):
             self.round(part, place)
         return rounded
 
     def parts(self, data: Array) -> Iterator[Array]:
-        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
+        """The rounded elements of an array of one dimension, piece by piece, each in the memory of the one before:
+        fresh pages cost more."""
         kept = np.empty(min(BLOCK, data.size), self.dtype)
         for part in pieces(data):
             self.round(part, kept[: part.size])
@@ -90,16 +96,15 @@ class Rounder:
             yield kept[:size].reshape(-1)
 
     def round(self, part: Array, place: Array, error: Array | None = None) -> None:
-        """Puts a contiguous piece, rounded, into one of the same length; beyond the range it becomes infinite.
-
-        ``error``: float32, of the same length, takes what the rounded elements are too large by."""
+        """Writes the elements of ``part``, rounded, into ``place``, both contiguous, of one dimension and one length;
+        beyond the range of the type they become infinite. ``error``: takes, in float32, rounded less exact."""
         if self.floor is not None:
             part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-        fast = self.half and part.dtype == np.float32 and part.size >= SHORT
+        fast = self.dtype == np.float16 and part.dtype == np.float32 and part.size >= SHORT
         for start in range(0, part.size, BLOCK) if fast else ():
             block, target = part[start : start + BLOCK], place[start : start + BLOCK]
             off = None if error is None else error[start : start + BLOCK]
-            if not self._half(block, target, off):
+            if not self._round_block(block, target, off):
                 _plain_cast(block, target, off)
         if not fast:
             _plain_cast(part, place, error)
@@ -111,19 +116,20 @@ class Rounder:
                 if error is not None:
                     np.subtract(place.astype(np.float32), exact, out=error, casting="unsafe")
 
-    def _half(self, block: Array, target: Array, error: Array | None) -> bool:
-        """Rounds a block of elements in range; False for another, where nothing is done."""
+    def _round_block(self, block: Array, target: Array, error: Array | None) -> bool:
+        """Rounds a block of float32 elements of a stored tensor to float16 as this file's head says, into ``target``;
+        False, and nothing is written, where an element may not be finite in float16."""
         if self._scratch is None:  # an array of the lowest exponents: numpy compares with a single number slowly
             self._scratch = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.full(BLOCK, LOWEST)
         bits, low = block.view(np.uint32), target.view(np.uint16)
         one, other, lowest = (array[: block.size] for array in self._scratch)
-        middle, total = one.view(np.float32), other.view(np.float32)
+        middle, total = one.view(np.float32), other.view(np.float32)  # the same memory
         np.bitwise_and(bits, EXPONENT, out=one)
         np.maximum(one, lowest, out=one)
         if one.max() > HIGHEST:
             return False
-        np.add(one, RAISED, out=one)
-        np.add(block, middle, out=total)
+        np.add(one, RAISED, out=one)  # middle = M
+        np.add(block, middle, out=total)  # x + M: rounds
         if error is not None:
             np.subtract(total, middle, out=error)
             np.subtract(error, block, out=error)
@@ -168,7 +174,7 @@ def _turn(low: Array, every: int, total: Array, step: Array, keys: Array) -> Non
     ``keys``: below zero where turning makes up the total, in their order, each with its column in the lower half."""
     bits, columns = low.view(np.int16).reshape(-1), keys.shape[1]
     toward, left = np.where(total < 0, np.int16(1), np.int16(-1)), np.abs(total).astype(np.float32)
-    rows, width = np.arange(len(low)), max(FEWEST_SORTED, columns // 8)
+    rows, width = np.arange(len(low)), max(FEWEST_TRIED, columns // 8)
     for first in range(0, columns, width):
         some = keys[rows, first : first + width]
         column = some & 0xFFFF

@@ -47,7 +47,7 @@ class Decoder:
     positions: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
-    def start(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
+    def first_feeds(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
         """What is fed in the first step of decoding: the sample, with an empty cache and a zero state where it has
         none.
 
@@ -59,7 +59,7 @@ class Decoder:
             if pair.past in first and not generated:
                 continue
             given = first.get(pair.past)
-            shape = list(given.shape) if given is not None else self._shape(ports[pair.past], feeds)
+            shape = list(given.shape) if given is not None else self._state_shape(ports[pair.past], feeds)
             behind = shape[pair.axis] if pair.axis is not None and given is not None else behind
             if pair.axis is not None:
                 shape[pair.axis] = 0
@@ -69,7 +69,7 @@ class Decoder:
             first |= {name: np.maximum(first[name] - behind, 0).astype(first[name].dtype) for name in self.positions}
         return first | {name: np.zeros_like(first[name]) for name in self.flags if name in first}
 
-    def after(
+    def next_feeds(
         self,
         fed: Mapping[str, Result],
         own: Mapping[str, Result],
@@ -90,7 +90,7 @@ class Decoder:
             held = {pair.past for pair in self.pairs}
             return following | {name: value for name, value in others.items() if name not in held}
         before = fed[self.tokens]
-        token = sampled(reference[self.scores]).astype(before.dtype)
+        token = sample_tokens(reference[self.scores]).astype(before.dtype)
         following[self.tokens] = token if before.ndim == 1 else token[:, None]
         for name in self.masks:
             mask = fed[name]
@@ -98,14 +98,14 @@ class Decoder:
         following |= {name: fed[name][..., -1:] + np.ones_like(fed[name][..., -1:]) for name in self.positions}
         return following
 
-    def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
+    def _state_shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
         """The shape of a state that the sample lacks: open sizes as those of the tokens, or of the first input."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1
         return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]
 
 
-def sampled(scores: Array) -> Array:
+def sample_tokens(scores: Array) -> Array:
     """In decoding step by step: the likeliest token at the last place, [batch]; integers are tokens themselves."""
     last = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1] if scores.ndim > 1 else scores
     if scores.dtype.kind in "iu":
@@ -185,18 +185,19 @@ class Decoding:
         ports = self.pair.given.inputs
         for number, feeds in enumerate(drawn):
             others = itertools.chain(itertools.islice(iter(drawn), number + 1, None), itertools.cycle(drawn))
-            ours: Feeds = self.decoder.start(feeds, ports, drawn.generated)
+            ours: Feeds = self.decoder.first_feeds(feeds, ports, drawn.generated)
             theirs: Feeds = self.pair.feeds(ours)[1]
             for step in range(self.steps):
                 if progress:
                     progress("running step by step", number * self.steps + step, len(drawn) * self.steps)
                 self._feeds = ours, theirs
-                expected, found = self.pair.sides(ours, theirs)
+                expected, found = self.pair.run_sides(ours, theirs)
                 yield expected, found
                 if step + 1 < self.steps:
                     rest: Mapping[str, Result] = {} if self.decoder.tokens else next(others)
-                    ours = self.decoder.after(ours, expected, expected, rest)
-                    theirs = self.pair.feeds(self.decoder.after(theirs, found, expected, self.pair.feeds(rest)[1]))[1]
+                    ours = self.decoder.next_feeds(ours, expected, expected, rest)
+                    theirs = self.decoder.next_feeds(theirs, found, expected, self.pair.feeds(rest)[1])
+                    theirs = self.pair.feeds(theirs)[1]  # in the types that it takes
 
     def keep_worst(self, index: int, error: float) -> None:
         """Keeps for verify's report the feeds of the decoding step that was just run, if none had a larger error."""
@@ -214,7 +215,7 @@ class Decoding:
             return [*lines, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
         return [*lines, "the other inputs of a step are those of the next sample"]
 
-    def by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
+    def errors_by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
         """The error of each step of decoding: of the worst output that is no cache, for 9 of 10 samples."""
         held = {pair.present for pair in self.decoder.pairs}
         judged = [output for output in outputs if output.counts and output.name not in held]

@@ -21,14 +21,14 @@ def reads_of(flow: Dataflow) -> dict[int, list[int]]:
     For a model without functions."""
     found: dict[int, dict[int, None]] = {op.id: {} for op in flow.ops if op.scope == 0}
     for op in flow.ops:
-        found[_outermost(flow, op)].update(dict.fromkeys(op.inputs))
+        found[_outermost_operator(flow, op)].update(dict.fromkeys(op.inputs))
     for scope in flow.scopes:
         if scope.op != NONE:
-            found[_outermost(flow, flow.ops[scope.op])].update(dict.fromkeys(scope.outputs))
+            found[_outermost_operator(flow, flow.ops[scope.op])].update(dict.fromkeys(scope.outputs))
     return {op: [i for i in read if i != NONE and flow.values[i].scope == 0] for op, read in found.items()}
 
 
-def _outermost(flow: Dataflow, op: Op) -> int:
+def _outermost_operator(flow: Dataflow, op: Op) -> int:
     """For runs that show values: the operator of the main graph that holds this one, at any depth; itself there."""
     while op.scope != 0:
         op = flow.ops[flow.scopes[op.scope].op]

@@ -15,14 +15,14 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from ..core.low_types import numpy_type
 from ..formats import adapters
-from ..formats.adapters import OnnxGraph, load_onnx
+from ..formats.adapters import load_onnx
 from ..formats.kinds import Model, PathLike, path_of
 from ..runtime.devices import choose
 from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Interface, Port, Session, interface_of
-from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven_notes
 from .metrics.roles import roles_of
 from .quantized import QuantizedParts, quantized_parts
 from .strict.session import StrictSession, low_accumulators
@@ -35,19 +35,19 @@ MODELLED = "strict, on the CPU: every {} value rounded; products add up in {}, r
 
 
 class Pair(ABC):
-    """A reference and its model, opened for runs."""
+    """A reference and a model made from it, to run side by side; `open` comes before any run."""
 
-    device = ""
-    strict = False
+    device = ""  # that the model runs on, or the target whose runtime executes it
+    strict = False  # whether every low value of the model is really rounded
     sees_nodes = False  # whether there is a tracer
-    run = ""
+    run = ""  # how the models are run, in words for the report
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
         """Of two models to compare, nothing is open yet: `open` makes the sessions."""
-        self.fallback: list[tuple[str, str]] = []
+        self.fallback: list[tuple[str, str]] = []  # (node, operator) that the device left to the CPU, after a run
         self.notes: list[str] = []
 
     def _ask_if_swapped(self, low: list[str]) -> None:
@@ -57,14 +57,14 @@ class Pair(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Opens the sessions of both models; the interfaces were compared before."""
+        """Opens the sessions of both models."""
 
     @abstractmethod
-    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+    def run_both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """Runs reference and model on one sample; the outputs of both."""
 
     @abstractmethod
-    def expected(self, feeds: Feeds) -> dict[str, Result]:
+    def run_reference(self, feeds: Feeds) -> dict[str, Result]:
         """Runs the reference alone on one sample; its outputs."""
 
     def tracer(self) -> Tracer | None:
@@ -72,7 +72,7 @@ class Pair(ABC):
         return None
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """A sample as the reference and as the model of the pair take it."""
+        """A sample as the reference and as the model of the pair take it, each in its own types."""
         return feeds, feeds
 
     def roles(self) -> dict[str, str]:
@@ -92,63 +92,59 @@ class OnnxPair(Pair):
     sees_nodes = True
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
+        """Of two ONNX models, loads both: ``source``, the reference's graph, and ``result``, the model's.
+
+        ``target``, ``runtime``: as `runtime_of` takes them, "" for none. Raises AmpError AMP209 where their inputs or
+        outputs differ, AMP321 and AMP505 for a device."""
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
         self._runtime = runtime_of(target, runtime)
         self.device, _ = choose(device if self._runtime is None else "cpu")
         self.strict = self.device == "cpu" and self._runtime is None
-        self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
+        self.source, self.result, self._path = load_onnx(reference), load_onnx(model), path_of(model)
         self._model = model
-        self.reference, self._takes, self.given = self._ours, interface_of(self._theirs), interface_of(self._ours)
-        same_interface(self.given, self._takes)
-        self.low = _low_types(self._theirs)
+        self.reference, self.given = self.source, interface_of(self.source)
+        self._takes = interface_of(self.result)
+        check_same_interface(self.given, self._takes)
+        self.low = _low_types(self.result)
         message = " and ".join(self.low) or "low"
-        self._ask_if_swapped([] if self.low else _low_types(self._ours))
+        self._ask_if_swapped([] if self.low else _low_types(self.source))
         self._target = target if self._runtime is None else ""
-        adds = low_accumulators(self._theirs, self._target)
+        adds = low_accumulators(self.result, self._target)
         words = STRICT.format(message)
         if adds is not None and adds.accumulates in self.low:
             words = MODELLED.format(message, adds.accumulates, adds.target)
         self.run = words if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         if self._runtime is not None:
             self.device, self.run = target, EXECUTED.format(self._runtime.name)
-            self.notes += unproven(self._runtime, self.low)
+            self.notes += unproven_notes(self._runtime, self.low)
         self._expected: Session | None = None
         self._found: Session | None = None
         self._profiled: OnnxSession | None = None
 
-    @property
-    def source(self) -> OnnxGraph:
-        """The graph of the reference, for other runs of it."""
-        return self._ours
-
-    @property
-    def result(self) -> OnnxGraph:
-        """The graph of the model that was made from the reference."""
-        return self._theirs
-
     def open(self) -> None:
         """Opens the reference strictly and the model strictly, on the device, or by a target's runtime."""
         try:
-            self._expected = StrictSession(self._ours)
+            self._expected = StrictSession(self.source)
         except AmpError as error:  # nothing that was made of it is to blame
             message = f"your model, as it was before, does not run: {error.message}"
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
         if self._runtime is not None:
-            self._found = session = executed_session(self._runtime, self._model, self._theirs)
+            self._found = session = executed_session(self._runtime, self._model, self.result)
             self.layers = session.layers()
         elif self.strict:
-            self._found = StrictSession(self._theirs, target=self._target)
+            self._found = StrictSession(self.result, target=self._target)
         else:
-            source = adapters.proto_of(self._theirs) if self._path is None else self._path
+            source = adapters.proto_of(self.result) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+    def run_both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """Runs two ONNX models on one sample; the outputs of reference and model."""
-        return self.sides(*self.feeds(feeds))
+        return self.run_sides(*self.feeds(feeds))
 
-    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """Runs reference and model, each on feeds of its own; the outputs of both."""
+    def run_sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """Runs two ONNX models, each on feeds of its own; the outputs of both. The first run on a device also notes in
+        ``fallback`` which nodes it left to the CPU."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
         if self._profiled is not None:
@@ -156,51 +152,53 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
-    def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """The outputs of the reference alone, which is opened again if `tracer` freed it."""
-        self._expected = self._expected or StrictSession(self._ours)  # which `tracer` has freed
+    def run_reference(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the ONNX reference alone, which is opened again if `tracer` freed it."""
+        if self._expected is None:
+            self._expected = StrictSession(self.source)
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """A sample for either side: as it is, and in the types of the model's inputs."""
+        """A sample for either ONNX model: as it is, and in the float types of the model's inputs."""
         return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
         """What kind of values each output holds (probabilities, rows, numbers), by name."""
-        return roles_of(self._ours.dataflow())
+        return roles_of(self.source.dataflow())
 
     def quantized(self) -> QuantizedParts:
         """As `Pair.quantized`."""
-        return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
+        return quantized_parts(self.source.dataflow(), self.result.dataflow())
 
-    def remade(self, model: Graph | PathLike) -> OnnxPair:
-        """A pair of the same reference and another model made from it, open, on the CPU.
+    def with_model(self, model: Graph | PathLike) -> OnnxPair:
+        """A pair of the same ONNX reference and another model made from it, open, run strictly on the CPU.
 
         Raises AmpError AMP209 for another interface, AMP502.
         """
-
         other = copy.copy(self)
-        other._theirs, other._path = load_onnx(model), path_of(model)
-        other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
-        same_interface(other.given, other._takes)
-        other._expected = self._expected or StrictSession(self._ours)
-        other._found = StrictSession(other._theirs, target=self._target)
+        other.result, other._path = load_onnx(model), path_of(model)
+        other._takes, other.low = interface_of(other.result), _low_types(other.result)
+        check_same_interface(other.given, other._takes)
+        other._expected = self._expected or StrictSession(self.source)
+        other._found = StrictSession(other.result, target=self._target)
         return other
 
     def tracer(self) -> Tracer:
-        """Opens both sides for runs that show every value; sessions are freed before."""
+        """Opens both ONNX models for runs that show every value, strictly, or the model on the device; this frees the
+        pair's own sessions, so that `run_both` needs `open` again."""
         self._expected = self._found = None  # frees their weights
         device = "" if self.strict or self._runtime is not None else self.device
         if device and "bfloat16" in self.low:
             device = ""
             self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
-        return Tracer(self._ours, self._theirs, device=device)
+        return Tracer(self.source, self.result, device=device)
 
 
 class MindirPair(Pair):
     """Two MindIR files, opened on MindSpore."""
 
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
+        """Of two MindIR models, reads both files; AmpError AMP1xx for one, AMP321 for a device."""
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
@@ -215,29 +213,28 @@ class MindirPair(Pair):
         """Opens both files on MindSpore; AMP209 where their inputs or outputs differ."""
         self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
-        same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
+        check_same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
         self.run = f"MindSpore on {self.device}"
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
-    def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """Runs the MindIR reference alone on one sample; its outputs."""
+    def run_reference(self, feeds: Feeds) -> dict[str, Result]:
+        """Runs the MindIR reference alone on one sample; its outputs by name."""
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
         """What kind of values each output holds (probabilities, rows, numbers), by name."""
         return self._roles
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+    def run_both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """Runs two MindIR models on one sample; the outputs of reference and model."""
         theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
-    """Reference and model as a pair to run side by side; ``target`` and ``runtime`` as `verify` takes them.
-
-    Raises AmpError AMP209 for models of two formats."""
+def make_pair(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
+    """Reference and model as a pair to compare; not open yet. ``device``, ``target`` and ``runtime`` as `verify` takes
+    them. Raises AmpError AMP209 for models of two formats, and as `OnnxPair` and `MindirPair` do."""
     mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
     if len(mindir) == 1:
         raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
@@ -247,7 +244,7 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
-    """Of a model to compare: the low types in which it computes or stores."""
+    """Of a model to compare: the low types of its values, stored ones included, sorted."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
@@ -261,13 +258,13 @@ def _prepared_graph(model: Model) -> Graph:
 def in_types_of(
     feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
 ) -> Feeds:
-    """A sample of one model in the float types that the other takes; ``dtypes`` by input, ``optional``: its inputs
-    whose type is unknown."""
+    """A sample of one model in the float types of another, whose ``dtypes`` are by input; ``optional``: further inputs
+    of it, fed as they are. What the other does not take is left out."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")
         if name not in dtypes and name not in optional:
-            continue  # an optional input of the reference alone
+            continue
         if wanted in FLOATS and getattr(value, "dtype", None) is not None and value.dtype.name != wanted:
             with np.errstate(over="ignore"):
                 value = value.astype(numpy_type(wanted))
@@ -275,7 +272,7 @@ def in_types_of(
     return fitted
 
 
-def same_interface(reference: Interface, model: Interface) -> None:
+def check_same_interface(reference: Interface, model: Interface) -> None:
     """Before two models are compared: raises AmpError AMP209 where inputs or outputs differ in name, in kind or in
     shape; float types may differ."""
     optional = set(reference.optional) | set(model.optional)
@@ -288,7 +285,7 @@ def same_interface(reference: Interface, model: Interface) -> None:
             raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
-                _same_port(sort, ours[name], theirs[name])
+                _check_same_port(sort, ours[name], theirs[name])
             elif name not in optional:
                 lacking = "the model" if name in ours else "the reference"
                 others = _first_names(theirs if name in ours else ours)
@@ -297,12 +294,12 @@ def same_interface(reference: Interface, model: Interface) -> None:
 
 
 def _first_names(ports: Mapping[str, Port]) -> str:
-    """Messages on two models: names of the first few inputs or outputs."""
+    """For messages on two models: the names of the first six inputs or outputs, "none" without any."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
-def _same_port(sort: str, ours: Port, theirs: Port) -> None:
+def _check_same_port(sort: str, ours: Port, theirs: Port) -> None:
     """Before two models are compared: raises AMP209 where an input or output differs by more than its float type: kind
     of type, rank or a fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS

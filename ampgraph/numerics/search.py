@@ -127,10 +127,10 @@ class Search:
         density = [weights[unit] / max(self.costs[unit], 1) for unit in everything]
         found: list[list[int]] = []
         for worth in (density, weights):
-            first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
-            found.append(self._without_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
+            first = self._shortest_prefix(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
+            found.append(self._drop_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
         if min(len(self.heavy.intersection(held)) for held in found) > SHARE * len(self.heavy):
-            found += self._grown(sorted(rest, key=lambda unit: -density[unit]), forced, aim)
+            found += self._grow_heavy(sorted(rest, key=lambda unit: -density[unit]), forced, aim)
         sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
         return frozenset(found[sizes.index(min(sizes))])
 
@@ -144,12 +144,12 @@ class Search:
                 return forced, [weight if math.isfinite(weight) else 0.0 for weight in weights]
             forced |= more
 
-    def _first(
+    def _shortest_prefix(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
         """Search by numbers: the units of a ranking from the first on that have to be float32 for ``aim``, as few to
         within an eighth; sought from a guess by doubling steps."""
-        guess = self._guess(ranked, weights, self.left(forced), aim)
+        guess = self._guess_count(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
             enough = self.left(forced.union(ranked[:at])) <= aim
@@ -159,7 +159,7 @@ class Search:
             step *= 2
         return ranked[: min(many, max(few + 1, guess))] if self.late() else ranked[:many]
 
-    def _guess(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
+    def _guess_count(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
         """Search by numbers: how many units in float32 leave ``aim``, if squared errors add up."""
         left = total = sum(weights[unit] for unit in ranked)
         if not (math.isfinite(whole) and total):
@@ -171,7 +171,7 @@ class Search:
             left -= weights[unit]
         return len(ranked)
 
-    def _grown(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
+    def _grow_heavy(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
         """Search by numbers: all units that are not heavy, and of the others each that leaves least of the error beside
         those before it, less what is not needed; none where that is not enough."""
         light = [unit for unit in ranked if unit not in self.heavy]
@@ -183,9 +183,9 @@ class Search:
             errors = {unit: self.left(held | {unit}) for unit in more}
             found.append(min(more, key=errors.__getitem__))
             held |= {found[-1]}
-        return [self._without_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
+        return [self._drop_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
 
-    def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
+    def _drop_needless(self, held: list[int], aim: float, end: int) -> list[int]:
         """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
@@ -200,7 +200,7 @@ class Search:
         return held
 
 
-def confirmed(
+def confirm_by_runs(
     tolerance: float, predict: Callable[[float], frozenset[int] | None],
     run: Callable[[frozenset[int], float], float | None], turns: int,
 ) -> None:  # fmt: skip

@@ -56,7 +56,7 @@ class ListClass:
     source: str
     levels: Mapping[str, str]
 
-    def of(self, level: str) -> str:
+    def at_level(self, level: str) -> str:
         """What a level does with the operators of a list's class: ``low``, ``float32``, `FOLLOWS`, `INSIDE`, or another
         word of the framework's own, which its policy knows."""
         return "float32" if level == "O0" else self.levels.get(level, self.at)

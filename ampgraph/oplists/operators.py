@@ -72,7 +72,7 @@ class OpLists:
     def at(self, cls: str, level: Level) -> str:
         """What a level does with a class: ``low``, ``float32``, ``cut``, or a framework's own word."""
         named = self.framework.classes.get(cls)
-        return named.of(level.name) if named else level.of(cls)
+        return named.at_level(level.name) if named else level.of(cls)
 
     def classes_of(self, at: str) -> tuple[str, ...]:
         """The classes of the lists that exist to be ``low``, or ``float32``."""

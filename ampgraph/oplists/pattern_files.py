@@ -84,7 +84,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
 
 def _unused_node(pattern: Pattern) -> str:
     """For the check of a pattern file: a node that no end is computed from."""
-    used = frozenset().union(*(pattern.above(end) for end in pattern.ends))
+    used = frozenset().union(*(pattern.ancestors(end) for end in pattern.ends))
     return next((node.output for node in pattern.nodes if node.output not in used), "")
 
 

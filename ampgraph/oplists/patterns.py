@@ -53,7 +53,7 @@ def _region_of_match(flow: Dataflow, match: Match) -> Region:
     data = tuple(part(name, NONE) for name in ("x", "scale", "bias"))
     normal, core = match.nodes.get(NORMAL), tuple[Op, ...]()
     if normal is not None:
-        within = match.pattern.above(NORMAL)
+        within = match.pattern.ancestors(NORMAL)
         behind = {op.id for name, op in match.nodes.items() if name not in within}
         core = tuple(op for op in match.ops if op.id not in behind)
     return Region(

@@ -23,7 +23,7 @@ FP32_STREAM = "fp32_stream"
 
 
 class Verdict(NamedTuple):
-    """A side, by which right, and why."""
+    """What is decided of a unit: its side (`FREE`, `LOW`, `HIGH`), by which right (`CUT` to `VALIDITY`), and why."""
 
     side: int
     rank: int
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Keeps units in float32. ``unless_high``: all of them together only where one is not float32 yet."""
+    """Keeps units in float32, by a rank and with why. ``unless_high``: not where all of them are float32 already."""
 
     units: tuple[int, ...]
     rank: int
@@ -40,7 +40,7 @@ class Hold(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An operator whose results taint what follows; ``of_range``: because they leave the range."""
+    """An operator (its id) whose results taint what follows; ``of_range``: because they leave the low type's range."""
 
     op: int
     why: Why
@@ -73,7 +73,7 @@ class Decisions:
         return {self.roots[unit] for unit in op.slots.values()}
 
     def side(self, unit: int) -> int:
-        """LOW, HIGH (float32) or FREE, as long as the cut has not decided."""
+        """The side of a unit, of any that are tied: `LOW`, `HIGH` (float32), or `FREE` where nothing has decided."""
         return self.sides[self.roots[unit]]
 
     def is_high(self, unit: int) -> bool:
@@ -95,15 +95,15 @@ class Decisions:
 
 
 class Verdicts(NamedTuple):
-    """Verdicts of units, entered in this order."""
+    """Verdicts of units, entered in this order, with notes."""
 
-    of: Iterable[tuple[int, Verdict]]
+    by_unit: Iterable[tuple[int, Verdict]]
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
         """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that the user asks for in both
         precisions."""
-        for unit, (side, rank, why) in self.of:
+        for unit, (side, rank, why) in self.by_unit:
             ledger.decide(unit, side, rank, why)
         ledger.notes += self.notes
 
@@ -117,7 +117,7 @@ class Result(Protocol):
 
 
 class Ledger:
-    """The decisions of a model under way. Only who drives the steps holds one."""
+    """The decisions of a model under way, which `take` copies. Only the code that drives the steps holds a ledger."""
 
     def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
@@ -127,12 +127,13 @@ class Ledger:
         self._whys: list[Why | None] = [None] * count
         self._ties = Ties(flow.find(unit) for unit in range(count))
         self._find = self._ties.find
-        self._roots: list[int] | None = None
+        self._roots: list[int] | None = None  # the representative of every unit; None once a tie has changed them
         self.notes: list[Note] = []
         self.sources: list[Source] = []
 
     def take(self, *results: Result) -> Decisions:
-        """The decisions once these results have been entered, in this order."""
+        """Enters results into the ledger, in this order, and returns the decisions of then. Raises AmpError AMP306 as
+        `decide` does."""
         for result in results:
             result.enter(self)
         if self._roots is None:
@@ -141,7 +142,8 @@ class Ledger:
         return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots, self.sources.copy())
 
     def decide(self, unit: int, side: int, rank: int, why: Why) -> bool:
-        """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
+        """Decides a unit, unless something of higher rank did, or of the same rank that is float32 or says the same.
+        True when it took effect. Raises AmpError AMP306 where the user asks for both precisions."""
         root = self._find(unit)
         before, right = self._sides[root], self._ranks[root]
         if rank == USER == right and before not in (FREE, side):
@@ -151,13 +153,14 @@ class Ledger:
                 where=place(self.flow, unit),
                 hint="make the --fp32 and --low patterns disjoint",
             )
-        if rank < right or (rank == right and before != FREE and not (side == HIGH and before == LOW)):
+        lowered = side == HIGH and before == LOW
+        if rank < right or (rank == right and before != FREE and not lowered):
             return False
         self._sides[root], self._ranks[root], self._whys[root] = side, rank, why
         return True
 
     def hold(self, hold: Hold) -> bool:
-        """Keeps units in float32. True where a side changed, or only the rank."""
+        """Keeps units in float32, as `decide` does. True where it took effect on one, if only by a higher rank."""
         units, rank, why, unless_high = hold
         if unless_high and all(self._sides[self._find(unit)] == HIGH for unit in units):
             return False
@@ -165,12 +168,13 @@ class Ledger:
         return any(effects)
 
     def tie(self, units: Iterable[int]) -> int:
-        """Ties units, and returns what represents them."""
+        """Ties units to one decision, and returns the unit that represents them. What was decided of each is decided
+        again of all, the lowest rank first."""
         known = {self._find(unit) for unit in units}
         verdicts = [(self._sides[u], self._ranks[u], self._whys[u]) for u in known]
         root, self._roots = self._ties.tie(known), None
         self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, None
-        for side, rank, why in sorted(verdicts, key=lambda v: v[1]):
+        for side, rank, why in sorted(verdicts, key=lambda verdict: verdict[1]):
             if why is not None:
                 self.decide(root, side, rank, why)
         return root

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..core.dataflow import Dataflow
 from ..core.errors import Unmatched
 from ..core.plan import Note, Why
-from ..core.selection import hint, named
+from ..core.selection import matched_ops, unmatched_hint
 from .decisions import HIGH, LOW, USER, Decisions, Verdict, Verdicts, describe
 from .facts.facts import Facts
 from .regions import Regions
@@ -24,10 +24,10 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
     for option, patterns, side in (("--fp32", options.fp32, HIGH), ("--low", options.low, LOW)):
         for pattern in patterns:
             why = Why("user", f"{option} {pattern}")
-            matched = {op.id: units for op, units in named(flow, pattern)}
+            matched = {op.id: units for op, units in matched_ops(flow, pattern)}
             if not matched:
                 message = f"{option} {pattern} matches no float32 node"
-                raise Unmatched("AMP305", message, hint=hint(flow, pattern), word=pattern)
+                raise Unmatched("AMP305", message, hint=unmatched_hint(flow, pattern), word=pattern)
             wanted += [(units, side, why) for units in matched.values()]
             notes += _partly(flow, regions, tied, f"{option} {pattern}", set(matched))
     wanted += _pinned(flow, options.pinned, tied, wanted.copy())
@@ -39,7 +39,7 @@ def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Se
     be gone by now."""
     low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
     for pattern in patterns:
-        units = [unit for _, units in named(flow, pattern) for unit in units if tied.find(unit) not in low]
+        units = [unit for _, units in matched_ops(flow, pattern) for unit in units if tied.find(unit) not in low]
         yield units, HIGH, Why("user", f"--fp32 {pattern}, as the file says it was converted with")
 
 

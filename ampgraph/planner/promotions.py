@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Ties
 from ..core.names import pattern_for
 from ..core.plan import Plan
-from ..core.selection import touched
+from ..core.selection import matched_op_ids
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
@@ -46,7 +46,7 @@ def find_groups(task: CutTask) -> list[Promotion]:
     ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
     """
     flow, costs, heavy = task.flow, task.costs, task.options.lists.products
-    fixed = touched(flow, task.options.low)
+    fixed = matched_op_ids(flow, task.options.low)
     groups = []
     for ops in _components(flow, task.decisions):
         patterns = _patterns(flow, task.decisions, ops)

@@ -9,7 +9,7 @@ from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import BIAS, Why
-from ..core.selection import touched
+from ..core.selection import matched_op_ids
 from ..oplists.kernels import Fused
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_biases
@@ -84,7 +84,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     beside: list[Hold | Tie] = []
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
-    wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
+    wide_ops = {*matched_op_ids(flow, (*options.fp32, *options.pinned)), *streams}
     taken = set[int]()
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
     for region in [*fusions.regions(flow), *fusions.fused_only_regions(flow, options), *find_biases(flow, products)]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..core.dataflow import NONE, Op
-from ..core.walk import downstream, source
+from ..core.walk import downstream, value_above
 from .decisions import Decisions
 from .facts.facts import Facts
 
@@ -119,7 +119,7 @@ class StreamFinder:
             if moves is not None:
                 wide[op.id] = moves
         follows = {
-            op: [flow.values[source(flow, v, self._before)].producer for v in flow.ops[op].inputs] for op in wide
+            op: [flow.values[value_above(flow, v, self._before)].producer for v in flow.ops[op].inputs] for op in wide
         }
         starts = {
             op

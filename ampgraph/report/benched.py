@@ -12,7 +12,7 @@ from ..core.sketches import Html, bar, heading, table
 
 @dataclass(frozen=True)
 class Timed(Data):
-    """A model on a runtime.
+    """A model on a runtime, as `bench` timed it.
 
     Attributes:
         hint: the low precision that the runtime was told to take; empty for the precisions of the file.
@@ -36,11 +36,12 @@ class Timed(Data):
 
     @property
     def name(self) -> str:
-        """The name of a row in the report of `bench`: the model, and the precision that the runtime was told."""
-        return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
+        """The name of a row in the report of `bench`: the model, and the precision that the runtime was told to
+        take."""
+        return f"{self.model}, {self.hint} by its own hint" if self.hint else self.model
 
     def line(self, width: int) -> str:
-        """A row of the report's table that `bench` prints for a timed model."""
+        """A row of the report's table that `bench` prints for a timed model, its name as wide as ``width``."""
         if self.seconds is None:
             return f"  {self.name:<{width}}  {self.refused}"
         spread = "" if self.spread is None else f" ({self.spread[0]:.2f} to {self.spread[1]:.2f})"
@@ -52,7 +53,7 @@ class Timed(Data):
 
 @dataclass(frozen=True, repr=False)
 class Benched(Shown):
-    """What `bench` found."""
+    """The report of `bench`: how many ``rounds`` were timed, and a row for each model on each runtime."""
 
     rounds: int
     rows: tuple[Timed, ...]
@@ -77,7 +78,8 @@ class Benched(Shown):
             )
 
     def _places(self) -> Iterable[tuple[str, list[Timed]]]:
-        """Report of `bench`: the timed rows by where they ran: runtime and threads, in words."""
+        """Report of `bench`: (runtime and threads in words, rows) for each place; rows of one place follow one
+        another."""
         for (runtime, threads), rows in groupby(self.rows, lambda row: (row.runtime, row.threads)):
             yield f"{runtime}, {'one thread, CPU time' if threads == 1 else 'all threads'}", list(rows)
 

@@ -15,8 +15,9 @@ NAMED = 2  # readers named in a reason; the others are counted
 
 @dataclass(frozen=True, slots=True)
 class CastReport:
-    """One Cast. ``sort``: ``input``, ``output``, ``between`` (two operators), ``rounding`` (low and back),
-    ``conversion`` (not between float types, so no matter of precision) or ``existing`` (in the original already)."""
+    """One Cast: its ``name``, the ``value`` that it makes, ``source`` and ``target`` type. ``sort``: ``input``,
+    ``output``, ``between`` (two operators), ``rounding`` (low and back), ``conversion`` (not between float types, so no
+    matter of precision) or ``existing`` (in the original already)."""
 
     name: str
     value: str
@@ -28,7 +29,8 @@ class CastReport:
 
 
 def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = None) -> tuple[CastReport, ...]:
-    """The Casts in order. With ``original``, those that it has already are marked."""
+    """The report's Casts of a model, in the order of the file. With ``original``, those whose result has a Cast of the
+    same name there are ``existing``."""
     before = set()
     if original is not None:
         before = {original.values[op.outputs[0]].name for op in original.ops if has(op.role, "casts") and op.outputs}
@@ -36,7 +38,7 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
 
 
 def _report_of(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
-    """What the report says of a Cast, and why it is there; ``before``: names in the file before the conversion."""
+    """What the report says of a Cast, and why it is there; ``before``: names of the results of the original's Casts."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
     made, sort = _maker_in_words(flow, lists, op.inputs[0])
@@ -46,13 +48,13 @@ def _report_of(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> Cast
     elif not floats:
         sort, note = "conversion", "a conversion of the model: "
     else:
-        sort, note = "output" if output and sort == "between" else sort, ""
+        sort, note = ("output" if output and sort == "between" else sort), ""
     name = op.name or target.name
     return CastReport(name, target.name, flow.layer(op), source.dtype, target.dtype, sort, f"{note}{made}, {read}")
 
 
 def _maker_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
-    """Who makes the tensor that is cast, in words, and the sort of Cast that this suggests."""
+    """For the report on a Cast: (who makes the tensor that is cast, in words; the sort of Cast that this suggests)."""
     item = flow.values[value]
     producer = flow.writer(value)
     if item.weight:
@@ -68,36 +70,38 @@ def _maker_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, st
 
 
 def _readers_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
-    """For the report on a Cast: who reads its result, in words, and whether a graph output does."""
-    item, message, output = flow.values[value], [], False
+    """For the report on a Cast: (who reads its result, in words; whether a graph output does)."""
+    item, readers, output = flow.values[value], [], False
     for use in flow.uses[value]:
         if use.op != NONE:
-            message.append(_node_in_words(flow, lists, flow.ops[use.op], item.dtype))
+            readers.append(_node_in_words(flow, lists, flow.ops[use.op], item.dtype))
         elif flow.scopes[use.scope].kind == "main":
             output = True
-            message.insert(0, f"graph output '{item.name}'")
+            readers.insert(0, f"graph output '{item.name}'")
         else:
             owner = flow.scopes[use.scope].op
-            message.append(f"an output of the body of {flow.ops[owner].kind} '{label(flow, flow.ops[owner])}'")
-    message = list(dict.fromkeys(message))
-    if not message:
+            readers.append(f"an output of the body of {flow.ops[owner].kind} '{label(flow, flow.ops[owner])}'")
+    readers = list(dict.fromkeys(readers))
+    if not readers:
         return "read by nothing", False
-    return f"for {first(message, NAMED)}", output
+    return f"for {first(readers, NAMED)}", output
 
 
 def _node_in_words(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
-    """A node beside a Cast, in the report's words, with its class where that explains the type: ``LayerNormalization
-    'norm' (kept float32)``."""
+    """A node beside a Cast, in the report's words, with its class, or that it is in no list, where that explains why it
+    has the type ``dtype``: ``LayerNormalization 'norm' (fp32 float32)``."""
     listing = lists.listing(flow, op)
-    classes = lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low") if dtype in (FLOAT32, *LOW) else ()
-    message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
-    missing = listing is None and dtype == FLOAT32 and op.slots and not has(op.role, "casts")
-    unlisted = " (in no list)" if missing else ""
-    return f"{op.kind} '{label(flow, op)}'{message}{unlisted}"
+    reason = ""
+    if listing is None:
+        if dtype == FLOAT32 and op.slots and not has(op.role, "casts"):
+            reason = " (in no list)"
+    elif dtype in (FLOAT32, *LOW) and listing.cls in lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low"):
+        reason = f" ({listing.cls} {dtype})"
+    return f"{op.kind} '{label(flow, op)}'{reason}"
 
 
 def label(flow: Dataflow, op: Op) -> str:
-    """A node as reports name it: by its name, its first output's name, or its place."""
+    """A node as reports name it: by its name, else its first output's, else its place (``scope/index``)."""
     if op.name:
         return op.name
     first = flow.values[op.outputs[0]].name if op.outputs else ""

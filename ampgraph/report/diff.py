@@ -10,10 +10,10 @@ from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
-from .inspect import named_precisions, see
+from .inspect import named_precisions, view_model
 from .lines import and_more, finite, first, grouped, in_rows, titled
 
 SHOWN = 5  # names and Casts of one sort; --json lists all
@@ -21,9 +21,9 @@ SETTINGS = ("level", "dtype", "policy", "target", "low_io")
 
 
 @dataclass(frozen=True, slots=True)
-class Apiece:
-    """Something that is another thing on each side: a node's precision, a weight's type, a setting. ``first_why`` and
-    ``second_why``: the reasons, which plans alone know."""
+class Difference:
+    """Something that differs between the two sides: a node's precision, a weight's type, a setting. ``kind``: a node's
+    operator, else ""; ``first_why`` and ``second_why``: the reasons, which only plans have, else ""."""
 
     name: str
     kind: str
@@ -35,7 +35,7 @@ class Apiece:
 
 @dataclass(frozen=True)
 class OneSided:
-    """Report of `diff`: what the first or the second has alone."""
+    """Report of `diff`: what only the first and what only the second has, in words; its length is that of both."""
 
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class OneSided:
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:
-        """The lines that `diff` prints of what only the first and only the second have."""
+        """The lines that `diff` prints of what only one side has; none for a side that has nothing."""
         sides = (("first", self.first), ("second", self.second))
         return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
 
@@ -60,16 +60,18 @@ class OutputErrors(Data):
 
 @dataclass(frozen=True, repr=False)
 class SideBySide(Shown):
-    """The report of `diff`. ``bytes``: of all stored tensors, None for plans; ``errors``: with a reference."""
+    """The report of `diff` on two models or two plans, by name. ``settings``: options that differ, or format versions;
+    ``nodes``: what only one side has, of plans their rewrites; ``bytes``: of all stored tensors of each side, None for
+    plans; ``errors``: beside a reference, if one was given."""
 
     first: str
     second: str
     sort: str  # "models" or "plans"
-    settings: tuple[Apiece, ...]
-    decisions: tuple[Apiece, ...]
+    settings: tuple[Difference, ...]
+    decisions: tuple[Difference, ...]
     nodes: OneSided
     casts: OneSided
-    weights: tuple[Apiece, ...]
+    weights: tuple[Difference, ...]
     bytes: tuple[int, int] | None = None
     errors: tuple[OutputErrors, ...] = ()
 
@@ -80,7 +82,7 @@ class SideBySide(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `diff` found, as plain data for JSON."""
-        return named(self) | {"alike": self.alike}
+        return json_fields(self) | {"alike": self.alike}
 
     def lines(self) -> list[str]:
         """The text that `diff` prints, by lines."""
@@ -110,7 +112,9 @@ class SideBySide(Shown):
         yield heading(self.verdict)
         sides = [("nodes", self.nodes), ("Casts", self.casts)]
         rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
-        rows += [(f"{what} there alone", f"{len(of.first):,}", f"{len(of.second):,}") for what, of in sides if len(of)]
+        for what, side in sides:
+            if len(side):
+                rows.append((f"{what} there alone", f"{len(side.first):,}", f"{len(side.second):,}"))
         if self.bytes is not None:
             rows.append(("bytes of weights", *(f"{size:,}" for size in self.bytes)))
             rows.append(("", *(bar({"bytes": size}, max(self.bytes)) for size in self.bytes)))
@@ -118,7 +122,7 @@ class SideBySide(Shown):
         yield table(("", self.first, self.second), rows)
         groups = [
             (f"{len(items):,}", kind, one, other, items[0].name, items[0].first_why, items[0].second_why)
-            for (kind, one, other), items in grouped(self.decisions, _difference_in)
+            for (kind, one, other), items in grouped(self.decisions, _kind_and_sides)
         ]
         if groups:
             yield table(("nodes", "operator", "first", "second", "such as", "why first", "why second"), groups)
@@ -127,15 +131,16 @@ class SideBySide(Shown):
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def models_apart(first: object, second: object) -> SideBySide:
-    """Report of `diff`: two models, node by node by name. AmpError AMP208 for models without a node in common."""
-    one, other = see(first), see(second)
+def compare_models(first: object, second: object) -> SideBySide:
+    """The report of `diff` on two models: their nodes by name. Raises AmpError AMP208 for models without a node in
+    common, 1xx for a file that is no model."""
+    one, other = view_model(first), view_model(second)
     ours, theirs = named_precisions(one.flow), named_precisions(other.flow)
     if ours and theirs and not ours.keys() & theirs.keys():
         hint = "give two conversions of one model"
         raise AmpError("AMP208", "the models have no node in common", where=other.label, hint=hint)
     decisions = [
-        Apiece(ours[key][0], key[0], ours[key][1], theirs[key][1])
+        Difference(ours[key][0], key[0], ours[key][1], theirs[key][1])
         for key in ours
         if key in theirs and ours[key][1] != theirs[key][1]
     ]
@@ -150,12 +155,12 @@ def models_apart(first: object, second: object) -> SideBySide:
 
 
 def _node_name(key: tuple[str, str]) -> str:
-    """A node as the report of `diff` names it, by kind and name."""
+    """A node as the report of `diff` names it. ``key``: (kind, name) as in `named_precisions`."""
     return f"{key[0]} '{key[1]}'"
 
 
 def _cast_texts(flow: Dataflow) -> Iterable[str]:
-    """Report of `diff`: a model's Casts, each as text: what is cast, from which type to which."""
+    """Report of `diff`: a model's Casts, each as text: scope and name of what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
@@ -163,20 +168,22 @@ def _cast_texts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weight_types(flow: Dataflow) -> dict[str, str]:
-    """Report of `diff`: the types of a model's stored tensors by name."""
+    """Report of `diff`: scope and name of each stored tensor of a model -> its type."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
-def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """Report of `diff`: the entries in which two tables differ; what one of them lacks is ``none`` there."""
+def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Difference]:
+    """Report of `diff`: the entries in which two tables (name -> value) differ; what one of them lacks is ``none`` on
+    that side."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
-            yield Apiece(name, "", first, second)
+            yield Difference(name, "", first, second)
 
 
 def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
-    """Report of `diff`: what only the first or only the second model has; what comes twice counts twice."""
+    """Report of `diff`: the texts that only the first or only the second side has; one that comes more often on one
+    side is left there as often as it comes more."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -184,20 +191,21 @@ def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
-def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide:
-    """Compares two plans, slot by slot by place. Raises AmpError AMP403 for plans that are for two models."""
+def compare_plans(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide:
+    """The report of `diff` on two plans: their decisions by slot. ``names``: of the first and the second. Raises
+    AmpError AMP403 for plans that are for two models."""
     if first.digest != second.digest:
         hint = "compare plans that were made for one model"
         raise AmpError("AMP403", "the plans are for two models", where=names[1], hint=hint)
     ours, theirs = _decisions_by_place(first), _decisions_by_place(second)
     decisions = []
     for key, one in ours.items():
-        if (other := theirs.get(key)) is not None and one.dtype != other.dtype:
+        other = theirs.get(key)
+        if other is not None and one.dtype != other.dtype:
             where = "graph" if key[1] < 0 else f"#{key[1]}"
-            whys = (f"{side.why.rule}: {side.why.text}" for side in (one, other))
-            decisions.append(
-                Apiece(f"{one.scope}{one.kind} {where} {one.slot}", one.kind, one.dtype, other.dtype, *whys)
-            )
+            name = f"{one.scope}{one.kind} {where} {one.slot}"
+            whys = [f"{side.why.rule}: {side.why.text}" for side in (one, other)]
+            decisions.append(Difference(name, one.kind, one.dtype, other.dtype, *whys))
     settings = ({name: str(getattr(plan, name)) for name in SETTINGS} for plan in (first, second))
     return SideBySide(
         *names, "plans", tuple(_different_entries(*settings)), tuple(decisions),
@@ -208,18 +216,21 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """Report of `diff`: the decisions of a plan by scope, index in the file, operator and slot."""
-    in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
+    """Report of `diff`: the decisions of a plan by (scope, index in the file, operator, slot), so that plans with other
+    rewrites can be compared."""
+    in_file = {decision.scope: _index_in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
 
-def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """Report of `diff`: a function from an index in the plan (after rewrites) to that in the file, for one scope."""
-    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
+def _index_in_file(plan: Plan, scope: str) -> Callable[[int], int]:
+    """Report of `diff`: a function from the index of a node in a plan, which counts after rewrites, to its index in the
+    file, for one scope."""
+    removed = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.removed_nodes)
 
     def index_in_file(index: int) -> int:
-        for place in gone:
-            index += place <= index
+        for place in removed:
+            if place <= index:
+                index += 1
         return index
 
     return index_in_file
@@ -236,7 +247,7 @@ def _cast_edge_texts(plan: Plan) -> Iterable[str]:
 
 
 def _weight_storage(plan: Plan) -> dict[str, str]:
-    """Report of `diff`: the type in which a plan stores each tensor, by name."""
+    """Report of `diff`: scope and name of each stored tensor that a plan changes -> how (`WeightEdit.store`)."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
@@ -248,15 +259,15 @@ def _error_text(error: float | None) -> str:
     return "not judged" if error is None else finite(error, ".2e")
 
 
-def _difference_in(decision: Apiece) -> tuple[str, str, str]:
-    """Report of `diff`: a node's kind and its precision on both sides, by which nodes are counted together."""
+def _kind_and_sides(decision: Difference) -> tuple[str, str, str]:
+    """Report of `diff`: (operator, precision on the first side, on the second), by which nodes are counted together."""
     return decision.kind, decision.first, decision.second
 
 
-def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
+def _decision_lines(decisions: tuple[Difference, ...]) -> list[str]:
     """Report of `diff`: decisions that differ, grouped by kind and difference, with the reason of the first of each."""
     lines = []
-    for (kind, one, other), items in grouped(decisions, _difference_in):
+    for (kind, one, other), items in grouped(decisions, _kind_and_sides):
         names = first([item.name for item in items], SHOWN, ", ...")
         lines.append(f"{len(items):,} {kind} {one} in the first, {other} in the second ({names})")
         if items[0].first_why:

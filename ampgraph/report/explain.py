@@ -6,11 +6,10 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.errors import AmpError, nearest
 from ..core.rewrites import Rewrite
-from ..core.selection import hint as pattern_hint
-from ..core.selection import named
+from ..core.selection import matched_ops, unmatched_hint
 from ..core.shown import Shown, plural
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
@@ -26,13 +25,13 @@ from .lines import Rows, columns, first, grouped, in_rows, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
-Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away -> it, what is to be looked at instead
+Replaced = Mapping[str, tuple[Rewrite, str]]  # name that a rewrite took away -> (the rewrite, what to look at instead)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """As `explain` says it: bytes that a type costs, kernels' starts included (None: not possible), how many start, the
-    values that are cast for it, the weights that are stored for it."""
+    """What a type costs, as `explain` says it: bytes, kernel starts included (None: the type is not possible), how many
+    kernels start, and the names of the values that are cast and of the weights that are stored for it."""
 
     bytes: int | None
     starts: int
@@ -50,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Both choices, everything around staying as decided."""
+    """What low and float32 cost for one decision while all others stay."""
 
     low: Choice
     float32: Choice
@@ -58,8 +57,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """Slots with one decision: what they hold, what was decided and why; ``shared``: other nodes with it; ``meant``:
-    the reason with what its list's means here, where that is not what it says."""
+    """Slots of a node with one decision: the names of the values that they hold, what was decided and why; ``shared``:
+    other nodes with the same decision; ``cost``: where the cut decided; ``meant``: what the reason means at this level
+    and target, where a list decided and its words would mislead, else ""."""
 
     slot: str
     values: tuple[str, ...]
@@ -73,10 +73,12 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source.
-    ``meant``: what its list's reason means at this level and target, where that is not what it says.
-    ``folded_into``: the fusion that makes it part of the product before it. ``facts``: tensors of no decided type,
-    with their type."""
+    """The report of `explain` on one node. ``precision``: the low type if any slot is low. ``listed``: its class, with
+    place and reason in the list; "" in none. ``meant``: what that reason means at this level and target, where its
+    words would mislead. ``at_level``: what becomes of the class. ``rule``: a framework's own rule for the class, with
+    its source. ``kernel``: why the target's kernel computes in float32 inside. ``folded_into``: the fusion that makes
+    it part of the product before it. ``region``: what its nodes are together. ``facts``: (name, type) of tensors whose
+    type is not decided. Texts are "" where there is nothing to say."""
 
     node: str
     kind: str
@@ -100,12 +102,13 @@ class Explanation(Shown):
 
     @property
     def held(self) -> SlotReport | None:
-        """The first slot of the node that is float32; None if all are low."""
+        """The first decision on the node's slots that is float32; None if all are low, or there are no slots."""
         return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
 
     @property
     def short(self) -> str:
-        """Why the node has its precision, in a line: where slots differ, the first that is not low."""
+        """Why the node has its precision, in a line: the reason of the first slot in float32, else of the first; ""
+        without slots."""
         held = self.held or next(iter(self.slots), None)
         return f"by {held.rule}: {held.meant or held.reason}" if held else ""
 
@@ -146,7 +149,8 @@ class Explanation(Shown):
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
-    """What `explain NAME` means: the node of that name or value, or that the glob matches alone. AmpError AMP308."""
+    """The one node that `explain NAME` means: by its name, else by a value that it makes, by its place
+    (``scope/index:Kind``), or as the only match of a glob. Raises AmpError AMP308 for none, and for several."""
     for ops in (
         [op for op in flow.ops if op.name == wanted],
         [op for op in flow.ops if any(flow.values[v].name == wanted for v in op.outputs)],
@@ -162,8 +166,8 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
 
 
 def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
-    """What `explain PATTERN` means: the nodes that it names as --fp32 takes it, in the order of the file; else the one
-    that `find_node` finds.
+    """The nodes that `explain PATTERN` means, in the order of the file: those that the pattern names as --fp32 takes
+    it, by globs of names only if it matches several and is nobody's own name; else the one that `find_node` finds.
 
     Raises AmpError AMP308 for none."""
     sort = wanted.partition(":")[0]
@@ -171,7 +175,7 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
         kind = wanted.removeprefix("op:").removeprefix("ai.onnx::")
         ops = [op for op in flow.ops if op.kind == kind or fnmatch.fnmatchcase(op.kind, kind)]
     elif sort in ("scope", "value"):
-        ids = {op.id for op, _ in named(flow, wanted)}
+        ids = {op.id for op, _ in matched_ops(flow, wanted)}
         ops = [op for op in flow.ops if op.id in ids]
     else:
         ops = [op for op in flow.ops if fnmatch.fnmatchcase(label(flow, op), wanted)]
@@ -181,20 +185,22 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
     try:
         return [find_node(flow, wanted)]  # its name may begin so
     except AmpError as error:
-        raise AmpError("AMP308", f"no node '{wanted}'", hint=pattern_hint(flow, wanted)) from error
+        raise AmpError("AMP308", f"no node '{wanted}'", hint=unmatched_hint(flow, wanted)) from error
 
 
 def _unique_name(flow: Dataflow, op: Op) -> str:
     """For `explain`: a name that means this node alone: its own or its first output's if unique, else its place."""
-    names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
+    if sum(other.name == op.name for other in flow.ops) == 1:
+        return op.name
     first = flow.values[op.outputs[0]].name if op.outputs else ""
-    if not names and first and sum(flow.values[v].name == first for o in flow.ops for v in o.outputs) == 1:
-        names = [first]
-    return names[0] if names else f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
+    if first and sum(flow.values[v].name == first for other in flow.ops for v in other.outputs) == 1:
+        return first
+    return f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
 
 
 def _hint_for(flow: Dataflow, wanted: str) -> str:
-    """What to ask `explain` for where no such node is: readers of a tensor of this name, or similar names."""
+    """For the error of `explain` for a name that no node has: the readers of an input or stored tensor of that name,
+    else a close name, names that contain it, or examples of names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -209,7 +215,8 @@ def _hint_for(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """For `explain`: names of nodes and values that rewrites take away -> (the rewrite, what to look at instead)."""
+    """For `explain`: names of nodes and values that rewrites take away -> (the rewrite, what to look at instead: the
+    value that is read in their place, or the place of a node that stays). ``flow``: before the rewrites."""
     names: dict[str, tuple[Rewrite, str]] = {}
     for rewrite in rewrites:
         ops = [flow.at(rewrite.scope, index) for index in rewrite.nodes]
@@ -222,16 +229,17 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
-    """The report of `explain`: why the nodes that a name or pattern means have their precision. ``replaced``: what
-    `replaced_nodes` finds."""
-    rewrite, result = (replaced or {}).get(wanted, (None, wanted))
-    return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
+    """The report of `explain`: why the nodes that a name or pattern means have their precision, one for each.
+    ``replaced``: what `replaced_nodes` finds. Raises AmpError AMP308 for no node."""
+    rewrite, instead = (replaced or {}).get(wanted, (None, wanted))
+    return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, instead)]
 
 
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
-    """All that `explain` says of a node; ``rewrite``: what replaces it."""
+    """All that `explain` says of a node. ``rewrite``: the one that took away the node that was asked for, and in whose
+    place this one is; None where it was asked for itself."""
     flow, options = decided.flow, decided.options
-    region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
+    region = rewrite.explanation if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     trusted = listing is not None and options.level.trusts_kernels(listing.cls)
     inside = options.kernels.float32_inside.get(op.kind, "") if trusted else ""
@@ -239,12 +247,20 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
         together.setdefault(decided.settled.find(unit), []).append(name)
+    at_level = options.lists.at(listing.cls, options.level) if listing else ""
+    if inside or taken:
+        at_level = "cut"
     meant = _reason_meant_here(options, op, listing) if listing else ""
     by_class = by_list(listing, options.level, meant).text if listing and meant else ""
     slots = tuple(_slot_report(decided, op, names, root, by_class) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
-    given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
-    fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
+    made = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
+    if slots:
+        precision = options.dtype if low else FLOAT32
+    elif len(made) == 1:
+        precision = made[0]
+    else:
+        precision = "mixed" if made else "no tensor"
     return Explanation(
         node=label(flow, op),
         kind=op.kind,
@@ -253,12 +269,12 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
         level=options.level.name,
         dtype=options.dtype,
         target=options.target,
-        precision=options.dtype if low else FLOAT32 if slots else fallback,
+        precision=precision,
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
         meant=meant,
-        at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
+        at_level=at_level,
         rule=options.lists.framework.meaning(listing.cls) if listing else "",
         kernel=inside,
         folded_into=taken,
@@ -269,8 +285,8 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
 
 
 def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
-    """What `explain` says where a list's reason taken literally would mislead: it argues for float32 and the node is
-    low, or the kernel adds up in a low type; "" elsewhere."""
+    """For `explain`: what a list's reason means where its words would mislead: they argue for float32 and the class is
+    low at this level, or the node is a product that the target's kernel adds up in the low type; "" elsewhere."""
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
@@ -281,7 +297,7 @@ def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
 
 
 def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
-    """For `explain`: values of a node whose type is not decided (integers, given types), with their types."""
+    """For `explain`: (name, type) of the values of a node whose type is not decided: integers, and given types."""
     decided = {
         use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
     }
@@ -291,8 +307,11 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int, by_class: str) -> SlotReport:
-    """For `explain`: slots of an operator decided together: what they hold, why they have their type, the costs.
-    ``by_class``: what the reason means where its list decides, if that is not what it says."""
+    """For `explain`: slots of an operator that are decided together: what they hold, why they have their type, the
+    costs.
+
+    ``root``: the unit that represents them. ``by_class``: the reason in words that do not mislead, used where the list
+    decides; "" where its own words do."""
     flow, settled = decided.flow, decided.settled
     find, why = settled.find, settled.whys[root] or UNDECIDED
     own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
@@ -312,17 +331,16 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int,
 
 
 def _cost(decided: DecidedModel, root: int) -> Cost:
-    """What `explain` says that low and float32 cost for one decision while all others stay: bytes, kernel starts, the
-    Casts and tensors that are paid for."""
+    """For `explain`: what low and float32 cost for one decision (the unit ``root``) while all others stay: bytes,
+    kernel starts, the Casts and tensors that are paid for."""
     flow, undecided = decided.flow, Undecided(decided.task)
     settled, find = decided.settled, decided.settled.find
-    touched = [
-        value.id
-        for value in flow.values
-        if (value.unit != NONE and find(value.unit) == root)
-        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
-    ]
-    found = {value: undecided.net(value) for value in touched}
+
+    def is_of_root(value: Value) -> bool:
+        units = [value.unit, *(use.unit for use in flow.uses[value.id])]
+        return any(unit != NONE and find(unit) == root for unit in units)
+
+    found = {value.id: undecided.net(value.id) for value in flow.values if is_of_root(value)}
     nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
     sides = {u: settled.sides[u] for net in nets.values() for u in (*net.readers, net.writer) if u is not None}
 
@@ -330,17 +348,17 @@ def _cost(decided: DecidedModel, root: int) -> Cost:
         costs = {value: net.cost({**sides, root: side}) for value, net in nets.items()}
         total = sum(costs.values()) + (undecided.extra(root) if side == HIGH else 0)
         paid = [flow.values[value] for value, cost in costs.items() if cost]
-        casts, weights = ([v for v in paid if v.weight == stored] for stored in (False, True))
-        names = (tuple(v.name for v in some) for some in (casts, weights))
-        starts = sum(undecided.costs.starts(v.id) for v in casts)
-        return Choice(total if total < INFINITE else None, starts, *names)
+        casts = [value for value in paid if not value.weight]
+        starts = sum(undecided.costs.starts(value.id) for value in casts)
+        weights = tuple(value.name for value in paid if value.weight)
+        return Choice(total if total < INFINITE else None, starts, tuple(value.name for value in casts), weights)
 
     return Cost(choice(LOW), choice(HIGH))
 
 
 EXAMPLES = 3
 FOR_FLOAT32 = ("deny", "fp32")
-"""Classes whose reasons speak for float32."""
+"""Classes of the lists whose reasons speak for float32."""
 
 
 def explanation_lines(*found: Explanation) -> list[str]:
@@ -352,7 +370,8 @@ def explanation_lines(*found: Explanation) -> list[str]:
 
 
 def float32_lines(*found: Explanation) -> list[str]:
-    """What is float32, by rule and operator, the most first: how many, why the first of them is, and their names."""
+    """The text that `explain` prints without a node, by lines: what is float32, by rule and operator, the most first:
+    how many, why the first of them is, and some names."""
     lines = []
     held = [(one.held.rule, one) for one in found if one.held]
     for (_, kind), pairs in grouped(held, lambda pair: (pair[0], pair[1].kind)):
@@ -363,7 +382,8 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
-    """The lines of `explain` about a slot: its type, why, and what either type costs."""
+    """The rows of `explain` about slots with one decision: their type, why, what they hold, and what either type costs.
+    ``low``: the low type."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.meant or slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.json_types import JsonObject
-from ..core.shown import Shown, named
+from ..core.shown import Shown, json_fields
 from ..core.sketches import Html, heading, table
 from ..core.version import __version__
 
@@ -30,7 +30,8 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that is not met. ``level``: ``error``, or ``warning`` for what may be meant so."""
+    """A rule of `check` (a key of `RULES`) that a file does not meet. ``level``: ``error``, or ``warning`` for what may
+    be meant so."""
 
     rule: str
     level: str
@@ -40,8 +41,8 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings.
-    ``by``: the runtime whose real kernels ran it; a run was strict if empty.
+    """The report of `check` on one file: the rules that it meets (``passed``), (rule, why) of those that could not be
+    looked at (``skipped``), and the findings. ``by``: the runtime whose real kernels ran it; "" where a run was strict.
     ``engines``: what the target's builder makes of the reference, and of the file."""
 
     model: str
@@ -58,11 +59,11 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `check` found in a file, as plain data for JSON."""
-        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
-        return found | (named(self, "engines") if self.engines else {})
+        found = json_fields(self, "model", "ok", "passed", "skipped", "findings", "by")
+        return found | (json_fields(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
-        """The text that `check` prints: a line for the file and for each finding."""
+        """The text that `check` prints, by lines: one for the file, and for each finding one with its hint below."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
         right = f"right by real kernels of {self.by}" if self.by else "right by a strict run"
@@ -93,21 +94,23 @@ class Checked(Shown):
 
 
 def junit(found: Sequence[Checked]) -> str:
-    """JUnit XML of checked files: a suite for each file, a case for each rule. A warning is no failure; it stands in
-    the output."""
+    """JUnit XML of checked files: a suite for each file, with a case for each rule that was looked at or skipped. A
+    warning is no failure; it stands in the case's output."""
     root = ElementTree.Element("testsuites", name="ampgraph check")
     for one in found:
         suite = ElementTree.SubElement(root, "testsuite", name=_xml_text(one.model))
-        skipped, wrong = dict(one.skipped), {finding.rule for finding in one.findings}
-        for rule in (rule for rule in RULES if rule in {*one.passed, *skipped, *wrong}):
+        skipped = dict(one.skipped)
+        for rule in RULES:
+            findings = [finding for finding in one.findings if finding.rule == rule]
+            if not (findings or rule in one.passed or rule in skipped):
+                continue
             case = ElementTree.SubElement(suite, "testcase", classname=_xml_text(one.model), name=rule)
             if rule in skipped:
                 ElementTree.SubElement(case, "skipped", message=_xml_text(skipped[rule]))
-            for finding in (finding for finding in one.findings if finding.rule == rule):
+            for finding in findings:
                 if finding.level == "error":
-                    ElementTree.SubElement(case, "failure", message=_xml_text(finding.message)).text = _xml_text(
-                        finding.hint
-                    )
+                    failure = ElementTree.SubElement(case, "failure", message=_xml_text(finding.message))
+                    failure.text = _xml_text(finding.hint)
                 else:
                     ElementTree.SubElement(case, "system-out").text = _xml_text(f"warning: {finding.message}")
         suite.set("tests", str(len(suite)))
@@ -118,12 +121,12 @@ def junit(found: Sequence[Checked]) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """A finding's text without the characters that XML cannot hold."""
+    """A finding's text with a question mark for each character that XML cannot hold."""
     return _NO_XML.sub("?", text)
 
 
 def sarif(found: Sequence[Checked]) -> str:
-    """SARIF 2.1.0 of checked files: a result for each finding, at its file."""
+    """SARIF 2.1.0 (JSON) of checked files: a result for each finding, at its file."""
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     results = [
         {

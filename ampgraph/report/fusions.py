@@ -15,7 +15,7 @@ from ..core.errors import AmpError
 from ..core.graph import Graph
 from ..core.json_types import JsonObject
 from ..core.recipe_values import extremes
-from ..core.shown import named
+from ..core.shown import json_fields
 from ..numerics.inputs.samples import load_samples
 from ..oplists.options import Options
 from ..runtime.devices import import_onnxruntime
@@ -36,8 +36,9 @@ OTHER_RUNTIME = "`--runtime PYTHON` names an environment that has it"
 
 @dataclass(frozen=True)
 class TargetGraph:
-    """The optimised graph or the engine of one model, as counts. ``providers``: who runs the nodes; ``copies``:
-    Memcpys; ``types``: kernels of an engine by what they read and make, ``engine_bytes`` its size."""
+    """The optimised graph or the engine of one model, as counts. ``providers``: nodes by who runs them; ``copies``:
+    Memcpys by direction; ``casts``: Casts that are left, by type; ``fused``: fused operators by kind; ``types``:
+    kernels of an engine by what they read and make; ``engine_bytes``: an engine's size, 0 for a graph."""
 
     nodes: int
     providers: dict[str, int]
@@ -48,15 +49,14 @@ class TargetGraph:
     engine_bytes: int = 0
 
     @staticmethod
-    def of(found: Optimized) -> TargetGraph:
+    def from_optimized(found: Optimized) -> TargetGraph:
         """Report of `inspect`: counts the nodes of a graph that the target's runtime optimised."""
-        providers, copies, casts, fused = (
-            dict(sorted(count.items())) for count in (found.providers(), found.copied(), found.cast(), found.fused())
-        )
+        counters = found.providers(), found.copied(), found.cast(), found.fused()
+        providers, copies, casts, fused = (dict(sorted(counter.items())) for counter in counters)
         return TargetGraph(len(found.nodes), providers, copies, casts, fused)
 
     def rows(self) -> dict[tuple[str, str], int]:
-        """The counts of a target's graph, (what is counted, kind) -> count, in the order of a report."""
+        """The counts of a target's graph, (what is counted, kind or "") -> count, in the order of a report."""
         parts = {"run by": self.providers, "copies": self.copies, "casts": self.casts, "fused": self.fused}
         parts["types"] = self.types
         counts = {(title, kind): count for title, part in parts.items() for kind, count in sorted(part.items())}
@@ -66,7 +66,8 @@ class TargetGraph:
 
 @dataclass(frozen=True)
 class Fusions:
-    """What a target's runtime makes of the model and of its original; None where that cannot be told, ``note`` why.
+    """What a target's runtime makes of the model (``after``) and of its original (``before``); None where there is
+    none, or it cannot be told, for the reason in ``note``.
 
     ``nodes``: those that it would run of the model, which the page shows and JSON leaves out."""
 
@@ -78,15 +79,15 @@ class Fusions:
     nodes: tuple[OptimizedNode, ...] = ()
 
     def lines(self) -> list[str]:
-        """The lines that `inspect` prints of fused operators."""
-        sides = [side for side in (self.before, self.after) if side]
+        """The lines that `inspect` prints of fused operators: each count of the original and of the model."""
+        sides = [side.rows() for side in (self.before, self.after) if side]
         if not sides:
             return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
         alone = ", the original alone" if not self.after else ""
         lines = [f"on {self.device}, as {self.runtime} {self.how} it{alone}; nothing was run"]
-        for title, kind in dict.fromkeys(key for side in sides for key in side.rows()):
-            shown = " -> ".join(str(side.rows().get((title, kind), 0)) for side in sides)
-            lines.append(f"  {title:<8}{kind}{': ' if kind else ''}{shown}")
+        for title, kind in dict.fromkeys(chain(*sides)):
+            counts = " -> ".join(str(side.get((title, kind), 0)) for side in sides)
+            lines.append(f"  {title:<8}{kind}{': ' if kind else ''}{counts}")
         return lines + ([f"  {self.note}"] if self.note else [])
 
     @property
@@ -96,11 +97,12 @@ class Fusions:
 
     def to_dict(self) -> JsonObject:
         """What a runtime fuses of a model, as plain data for JSON."""
-        return named(self, "runtime", "provider", "after", "before", "note")
+        return json_fields(self, "runtime", "provider", "after", "before", "note")
 
     @property
     def how(self) -> str:
-        """What the runtime does with the file, as a verb: it "builds" an engine or "optimises" a graph."""
+        """In the report of fusions: what the runtime does with the file: it "builds" an engine or "optimises" a
+        graph."""
         return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
 
@@ -112,19 +114,23 @@ def fused_operators(
     builder: str = "",
     dims: Mapping[str, int] | None = None,
 ) -> Fusions:
-    """The report of fusions: what ``provider`` would run of both models, by the onnxruntime of the interpreter
-    ``python``, or of this one.
+    """The report of fusions: what the execution provider ``provider`` would run of a model and of its ``original``.
 
-    ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
-    open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named
-    and has no such package.
+    Args:
+        python: the interpreter whose onnxruntime, or builder, is asked; "" for this one.
+        builder: not "": an engine is built instead, by the packages of this extra.
+        dims: the sizes of open dimensions that an engine is built for.
+
+    Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named and has no such
+    package. What is missing here, or is refused, is said in the report's ``note``.
     """
     missing = "" if python or builder else _why_not_here(provider)
     if missing:
         return Fusions(provider=provider, note=missing)
-    look = partial(_engine_of, dims=dims or {}) if builder else partial(_optimised_graph, provider=provider)
+    ask = partial(_build_engine, dims=dims or {}) if builder else partial(_optimise_graph, provider=provider)
     try:
-        before, after = (_Side() if one is None else look(one, python) for one in (original, model))
+        before = _Side() if original is None else ask(original, python)
+        after = ask(model, python)
     except AmpError as error:
         if python or not builder or error.code != "AMP501":
             raise
@@ -136,7 +142,8 @@ def fused_operators(
 
 @dataclass(frozen=True)
 class _Side:
-    """What a runtime makes of one model; ``note``: why it makes nothing."""
+    """What a runtime makes of one model, for the report of fusions; ``graph`` is None where it makes nothing, ``note``
+    why."""
 
     runtime: str = ""
     graph: TargetGraph | None = None
@@ -145,15 +152,17 @@ class _Side:
 
 
 def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object = None) -> EngineSizes:
-    """For the reports on TensorRT: the sizes that an engine is built for, those of samples, or of one for ``dims``; and
-    what these may be at least and at most. Raises as `load_samples` does."""
-    spans = extremes(dims)
-    drawn = [load_samples(model, count=1, dims=one) for one in (spans if data is None else spans[:-1])]
-    return sizes_of(chain(*drawn, () if data is None else load_samples(model, data, dims=dims)))
+    """For the reports on TensorRT: the sizes that an engine is built for: those of the samples in ``data``, or without
+    them of a generated one for ``dims``; and between the least and the largest that ``dims`` says. Raises as
+    `load_samples` does."""
+    *ends, usual = extremes(dims)
+    generated = [load_samples(model, count=1, dims=sizes) for sizes in ends]
+    generated.append(load_samples(model, count=1, dims=usual) if data is None else load_samples(model, data, dims=dims))
+    return sizes_of(chain(*generated))
 
 
-def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
-    """Report of `inspect`: the engine that TensorRT builds of a model."""
+def _build_engine(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
+    """Report of `inspect`: the engine that TensorRT builds of a model, as counts; a note where it refuses the model."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
     if answer.engine is None:
@@ -167,7 +176,8 @@ def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
 
 
 def _why_not_here(provider: str) -> str:
-    """Report of `inspect`: why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
+    """Report of `inspect`: why the onnxruntime of this process cannot tell what ``provider`` would run; "" if it
+    can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -177,18 +187,19 @@ def _why_not_here(provider: str) -> str:
     return f"onnxruntime {runtime.__version__} here has no {provider}; {OTHER_RUNTIME}"
 
 
-def _optimised_graph(model: Runnable, python: str, provider: str) -> _Side:
-    """Report of `inspect`: the graph that ONNX Runtime would run of a model, as counts."""
+def _optimise_graph(model: Runnable, python: str, provider: str) -> _Side:
+    """Report of `inspect`: the graph that ONNX Runtime would run of a model, as counts; a note where it refuses the
+    model."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     try:
         found = optimized(proto, provider, python=python, folder=folder)
     except NotOptimized as why:
         return _Side(note=str(why) if why.elsewhere else f"ONNX Runtime does not take {_model_name(model)}: {why}")
-    return _Side(found.runtime, TargetGraph.of(found), found.nodes)
+    return _Side(found.runtime, TargetGraph.from_optimized(found), found.nodes)
 
 
 def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
-    """Report of `inspect`: the model as a message, and the folder in which its external data lies."""
+    """Report of `inspect`: (the model as a message, the folder in which its external data lies, "" without any)."""
     import onnx_ir
 
     values = (value.const_value for value in model.graph.initializers.values())
@@ -198,7 +209,7 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
 
 
 def _model_name(model: Runnable) -> str:
-    """The name by which notes on fusions speak of a model."""
+    """The name by which notes on fusions speak of a model: its file's, or "the model" for one in memory."""
     return os.path.basename(model) if isinstance(model, str) else "the model"
 
 
@@ -209,8 +220,8 @@ FLAGS = {"--minShapes": "least", "--optShapes": "", "--maxShapes": "largest"}
 
 
 def shape_words(flow: Dataflow, options: Options) -> str:
-    """A report's line on what to tell trtexec of the inputs' open dimensions: as --dim says them, else as costs guess
-    them; empty where none is open."""
+    """A report's words on how to tell trtexec sizes of the inputs' open dimensions: those that --dim says, else those
+    that costs guess; "" where none is open."""
     from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
     inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]
@@ -218,7 +229,8 @@ def shape_words(flow: Dataflow, options: Options) -> str:
         return ""
     found = {}
     for flag, which in FLAGS.items():
-        sizes = OpenSizes(flow, {name: getattr(n, which, n) for name, n in options.dims.items()}, options.lists.traits)
+        named = {name: getattr(size, which, size) for name, size in options.dims.items()}
+        sizes = OpenSizes(flow, named, options.lists.traits)
         found[flag] = ",".join(f"{flow.values[v].name}:{'x'.join(map(str, sizes.dims(v)))}" for v in inputs)
     if len(set(found.values())) > 1:
         return "trtexec " + " ".join(f"{flag}={shapes}" for flag, shapes in found.items())
@@ -228,5 +240,6 @@ def shape_words(flow: Dataflow, options: Options) -> str:
 
 
 def _open_dims(flow: Dataflow, value: int) -> list[object]:
-    """A report's line on open dimensions: those of a graph input that the file leaves open."""
+    """For a report's words on open dimensions: the dimensions of a value that the file leaves open, as it has them:
+    names, None or negative numbers."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

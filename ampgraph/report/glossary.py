@@ -163,7 +163,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
 
 
 class Meanings(Shown):
-    """The report of `help`: what a term means, in each of its senses."""
+    """The report of `help`. ``found``: a term, with its kind in front if it is no plain word -> its meaning."""
 
     __slots__ = ("found",)
 
@@ -180,7 +180,7 @@ class Meanings(Shown):
 
 
 def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """All terms of the glossary by their kind, with what each means."""
+    """(kind, terms) of the whole glossary; ``terms``: term -> its meaning."""
     yield "word", WORDS
     yield "rule", {row.name: f"{row.trigger} -> {row.action}" for row in rule_rows()}
     yield "rewrite", {name: str(entry["about"]) for name, entry in own_file("rewrites.toml").data.items()}
@@ -189,12 +189,18 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """The report of `help`: what a term means; of a phrase each word (guard long-sum), or what begins so (residual).
+    """The report of `help`: what a term means; where there is no such term, each of its words (guard long-sum); else
+    all terms that begin with it (residual).
 
-    ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
+    ``commands``: commands of the program and what they do, which are known too. Raises AmpError AMP309 for a term that
+    matches nothing.
     """
     every = [*sections(), ("command", commands)]
-    found = _found({term}, every) or _found(set(term.split()), every) or _found({term}, every, begun=True)
+    found = _matching_terms({term}, every)
+    if not found:
+        found = _matching_terms(set(term.split()), every)
+    if not found:
+        found = _matching_terms({term}, every, begun=True)
     if not found:
         known = [name for _, entries in every for name in entries]
         hint = nearest(term, known) or "`ampgraph help` lists all terms; commands have --help"
@@ -202,24 +208,26 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
     return Meanings(found)
 
 
-def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """The terms of the glossary that match, with their meanings; ``begun``: those that begin with the words."""
-    wanted = {_plain(word) for term in terms for word in (term, dtype_word(term) or "") if word}
-    return {
-        name if kind == "word" else f"{kind} {name}": text
-        for kind, entries in every
-        for name, text in entries.items()
-        if _plain(name) in wanted or (begun and any(_plain(name).startswith(f"{one} ") for one in wanted))
-    }
+def _matching_terms(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
+    """The terms of the glossary that equal one of some (fp16 is float16 too), with their meanings; ``begun``: also
+    those that begin with one."""
+    wanted = {_normalized(word) for term in terms for word in (term, dtype_word(term) or "") if word}
+    starts = tuple(f"{one} " for one in wanted) if begun else ()
+    found = {}
+    for kind, entries in every:
+        for name, text in entries.items():
+            if _normalized(name) in wanted or _normalized(name).startswith(starts):
+                found[name if kind == "word" else f"{kind} {name}"] = text
+    return found
 
 
 def overview() -> Meanings:
-    """All terms that `ampgraph help` explains, by their kind."""
+    """The report of `help` without a term: all terms that it explains, by their kind."""
     return Meanings({f"{kind}s": ", ".join(entries) for kind, entries in sections()})
 
 
 def page() -> str:
-    """The text of docs/glossary.md, from the terms that reports use."""
+    """The text of docs/glossary.md: all terms of the glossary, a table for each kind but error codes."""
     made = "Made from the code by `python docs/make_reference.py`."
     lines = ["# Glossary", "", f"What the words of reports mean; `ampgraph help TERM` prints the same. {made}", ""]
     for kind, entries in sections():
@@ -231,6 +239,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plain(term: str) -> str:
-    """A term of the glossary as it is compared: lower case, without digits and punctuation."""
+def _normalized(term: str) -> str:
+    """A term of the glossary as it is compared: lower case, blanks for all but letters and digits, without an "s" at
+    the end."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

@@ -12,7 +12,7 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
-from ..core.shown import Shown, named, plural
+from ..core.shown import Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
@@ -20,7 +20,7 @@ from ..oplists.kernels import load_kernels
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
-from .estimate import FusedValues, Speed, fused_values, speed_of
+from .estimate import FusedValues, Speed, estimate_speed, fused_values
 from .fusions import Fusions, Runnable, fused_operators
 from .lines import columns, grouped
 
@@ -33,7 +33,8 @@ LAYERS, DEPTH = 24, 2  # rows of the table of layers, and how deep it goes
 
 @dataclass
 class Layer:
-    """One scope of the exporter: nodes by precision, those of the scopes below included."""
+    """One scope of the exporter: its own ``name``, nodes by precision, those of the scopes below included, and these
+    scopes by name."""
 
     name: str
     nodes: Counter[str] = field(default_factory=Counter)
@@ -46,7 +47,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed since the original. ``changed``: (kind, from, to) -> nodes; ``gone`` and ``new`` count by kind."""
+    """What changed since the model called ``original``: how many ``nodes``, ``casts`` and ``bytes`` of weights more (or
+    fewer) there are; ``changed``: (kind, precision then, precision now) -> names of nodes; ``gone`` and ``new``: kind
+    -> how many nodes only the original, or only this model, has."""
 
     original: str
     nodes: int
@@ -73,7 +76,9 @@ class Changes:
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Shown):
-    """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
+    """The report of `inspect`. ``nodes`` and ``products`` are by precision, without Casts, counted once for each call
+    of a function that holds them; ``file_nodes``: how many nodes the file has. ``unknown``: operators without a
+    schema."""
 
     model: str
     version: str  # of the format: "opset 18", "mind_ir_version 3"
@@ -96,8 +101,10 @@ class Inspection(Shown):
 
     def to_dict(self) -> JsonObject:
         """What `inspect` found, as plain data for JSON."""
-        return named(self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes",
-                     "casts", "layers", "unknown", "difference", "fusions", "speed")  # fmt: skip
+        return json_fields(
+            self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes", "casts",
+            "layers", "unknown", "difference", "fusions", "speed",
+        )  # fmt: skip
 
     def lines(self) -> list[str]:
         """The text that `inspect` prints, by lines."""
@@ -121,8 +128,8 @@ class Inspection(Shown):
         """The top of the page: nodes, products, weights and bytes by precision; layers as bars."""
         names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
         parts = {name: self.weights[name].bytes for name in names if name in self.weights}
-        counts = {name: (self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names}
-        rows = [(name, *(f"{count:,}" for count in of)) for name, of in counts.items() if any(of)]
+        counts = [(name, self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names]
+        rows = [(name, *(f"{count:,}" for count in some)) for name, *some in counts if any(some)]
         head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
         yield heading(head)
         yield table(("", "nodes", "products", "bytes of weights"), rows)
@@ -131,8 +138,8 @@ class Inspection(Shown):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A loaded model with what is read off it; ``path``: its file, None for one in memory."""
+class ModelView:
+    """A model as reports look at it: ``label``: its name in them; ``path``: its file, None for one in memory."""
 
     label: str
     graph: Graph
@@ -141,25 +148,27 @@ class Seen:
     path: str | None = None
 
     def runnable(self) -> Runnable | None:
-        """The model of a report as ONNX Runtime can load it: its path or a model in memory; None for another format."""
+        """The model of a report as ONNX Runtime can load it: its path, or the model in memory; None for MindIR."""
         return (self.path or self.graph.model) if isinstance(self.graph, OnnxGraph) else None
 
 
-def see(model: object) -> Seen:
-    """A model as reports see it: graph, dataflow, census. Raises AmpError for a file that is missing or no model."""
+def view_model(model: object) -> ModelView:
+    """A model, by its path or as an object of any kind that `adapters` loads, as reports look at it. Raises AmpError
+    1xx for a file that is missing or no model."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     label = type(model).__name__ if path is None else os.path.basename(path)
-    return seen_as(label, adapters.load(model)[0], path)
+    return view_graph(label, adapters.load(model)[0], path)
 
 
-def seen_as(label: str, graph: Graph, path: str | None = None) -> Seen:
-    """A graph as reports look at it, which name it by ``label``."""
+def view_graph(label: str, graph: Graph, path: str | None = None) -> ModelView:
+    """A graph that is loaded already, as reports look at it; sorts it if need be. ``label``: its name in reports."""
     graph.prepare()
-    return Seen(label, graph, graph.dataflow(), graph.census(), path)
+    return ModelView(label, graph, graph.dataflow(), graph.census(), path)
 
 
-def inspected(seen: Seen, original: Seen | None, recipe: Recipe) -> Inspection:
-    """What is in a model by precision, what differs from its ``original``, and its estimated speed.
+def inspection_of(seen: ModelView, original: ModelView | None, recipe: Recipe) -> Inspection:
+    """The report of `inspect`: what is in a model by precision, what differs from its ``original``, and its estimated
+    speed.
 
     ``recipe``: its lists say what is a product, and why a Cast stands where it does; speed is estimated for its target
     and its sizes of open dimensions."""
@@ -182,8 +191,8 @@ def inspected(seen: Seen, original: Seen | None, recipe: Recipe) -> Inspection:
         version=seen.graph.version(),
         opset=flow.opset or None,
         file_nodes=seen.census.nodes,
-        nodes=_in_shown_order(nodes),
-        products=_in_shown_order(products),
+        nodes=_in_order_of_precisions(nodes),
+        products=_in_order_of_precisions(products),
         weights=seen.census.weights,
         casts=cast_reports(flow, lists, original.flow if original else None),
         layers=layers,
@@ -194,11 +203,13 @@ def inspected(seen: Seen, original: Seen | None, recipe: Recipe) -> Inspection:
 
 
 def fusions_of(
-    seen: Seen, original: Seen | None, recipe: Recipe, python: str, progress: Callable[[str], None]
+    seen: ModelView, original: ModelView | None, recipe: Recipe, python: str, progress: Callable[[str], None]
 ) -> Fusions | None:
-    """What the runtime of the recipe's target makes of a model and its original; None where it runs no such models.
+    """Report of `inspect`: what the runtime of the recipe's target makes of a model and its original; None where the
+    target has no ONNX Runtime provider, or the model is MindIR.
 
-    ``python``: whose runtime is asked; ``progress`` hears of it, as it takes its time."""
+    ``python``: the interpreter whose runtime is asked; "" for this one. ``progress`` hears of it, as it takes its
+    time. Raises as `fused_operators` does."""
     kernels = load_kernels(recipe.target or DEFAULT_TARGETS[seen.graph.format], seen.graph.format)
     runnable = seen.runnable()
     if runnable is None or not kernels.provider:
@@ -209,14 +220,15 @@ def fusions_of(
 
 
 def precision(flow: Dataflow, op: Op) -> str:
-    """How reports count a node by its type: low if any of its tensors is, else float32 or float64, else `other`."""
+    """How reports count a node: by its low type if any of its tensors has one, else float32 or float64, else
+    `OTHER`."""
     found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 
 
-def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
-    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
-    nodes."""
+def _speed(seen: ModelView, original: ModelView | None, recipe: Recipe) -> Speed | None:
+    """Report of `inspect`: the estimated speed of a low file beside float32; None for MindIR, for a file without low
+    nodes, and for a target that lacks the low type that most nodes have."""
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]
@@ -226,23 +238,24 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
 
     options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
     inside = FusedValues() if original is None else fused_values(original.flow, options)
-    return speed_of(seen.flow, options, inside)
+    return estimate_speed(seen.flow, options, inside)
 
 
-def _in_shown_order(counts: Counter[str]) -> dict[str, int]:
-    """For reports: counts that are not zero, in the order in which precisions are shown."""
+def _in_order_of_precisions(counts: Counter[str]) -> dict[str, int]:
+    """For reports: counts by precision that are not zero, in the order in which precisions are shown."""
     return {name: counts[name] for name in (*PRECISIONS, OTHER) if counts[name]}
 
 
 def _count_in_layers(layers: Layer, path: str, found: str) -> None:
-    """Counts a node of precision ``found`` in its layer and all around it."""
+    """Report of `inspect`: counts a node of precision ``found`` in the layer of this path and in all around it, which
+    are made as they come. ``layers``: the top one."""
     layers.nodes[found] += 1
     for name in path.split(".") if path else []:
         layers = layers.children.setdefault(name, Layer(name))
         layers.nodes[found] += 1
 
 
-def _changes_since(seen: Seen, original: Seen) -> Changes:
+def _changes_since(seen: ModelView, original: ModelView) -> Changes:
     """Report of `inspect`: what changed in a model since its original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
     differs = [
@@ -264,15 +277,17 @@ def _changes_since(seen: Seen, original: Seen) -> Changes:
 
 
 def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
-    """For reports: (kind, name or first output) -> (name, precision); nodes of one name go by their outputs."""
-    borne = Counter((op.kind, op.name) for op in flow.ops)
+    """For reports that compare models: (kind, key) -> (name, precision) of each node but Casts. The key is the node's
+    name if no other node of the kind has it, else its first output's, else its index; the name is its own, or its first
+    output's."""
+    sharers = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
         if has(op.role, "uncounted"):
             continue
         first = flow.values[op.outputs[0]].name if op.outputs else ""
-        name = op.name if op.name and borne[op.kind, op.name] == 1 else first
-        found[op.kind, name or f"#{op.index}"] = (op.name or first, precision(flow, op))
+        key = op.name if op.name and sharers[op.kind, op.name] == 1 else first
+        found[op.kind, key or f"#{op.index}"] = (op.name or first, precision(flow, op))
     return found
 
 
@@ -280,7 +295,7 @@ def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
-    """The Casts one by one, or in groups with examples where there are many."""
+    """Report of `inspect`: the Casts one by one, or in groups with examples where there are more than `CASTS_SHOWN`."""
     if len(casts) <= CASTS_SHOWN:
         return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
     lines = [f"casts: {len(casts):,}, in groups (--json lists each)"]
@@ -296,7 +311,8 @@ def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
-    """Report of `inspect`: layers with their counts, indented by depth; alike neighbours share a row."""
+    """Report of `inspect`: (name, counts) of the layers inside one, and of those inside them, each indented by its
+    depth; numbered neighbours of the same content share a row."""
     rows = []
     for name, child in _grouped_alike(list(layer.children.values())):
         rows.append(("  " * depth + name, _counts_in_words(child.nodes) + ("" if name == child.name else " each")))
@@ -305,30 +321,32 @@ def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
 
 
 def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: layers by the name of a row: numbered neighbours of the same content as "0-11"."""
+    """Report of `inspect`: (name of a row, first of its layers): layers that follow one another by number and have the
+    same content share a row, named "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
-        last = groups[-1][-1] if groups else None
-        if (
-            last
-            and last.name.isdigit()
-            and child.name.isdigit()
-            and int(child.name) == int(last.name) + 1
-            and _layer_content(last) == _layer_content(child)
-        ):
+        if groups and _repeats(groups[-1][-1], child):
             groups[-1].append(child)
         else:
             groups.append([child])
     return [(g[0].name if len(g) == 1 else f"{g[0].name}-{g[-1].name}", g[0]) for g in groups]
 
 
+def _repeats(before: Layer, layer: Layer) -> bool:
+    """Report of `inspect`: whether a layer has the number after that of the one ``before`` it, and the same content."""
+    if not (before.name.isdigit() and layer.name.isdigit() and int(layer.name) == int(before.name) + 1):
+        return False
+    return _layer_content(before) == _layer_content(layer)
+
+
 def _layer_content(layer: Layer) -> object:
-    """Report of `inspect`: what a layer holds, at any depth, by which layers that are alike share a row."""
+    """Report of `inspect`: what a layer holds, at any depth; equal for layers of the same content."""
     return dict(layer.nodes), [(name, _layer_content(child)) for name, child in layer.children.items()]
 
 
 def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
-    """The page's bars of layers, in the graph's order, as deep as there is room; none where no layer is named."""
+    """The page's bars of layers as rows (path, number of nodes, bar), in the graph's order, as deep as there is room;
+    none where no layer is named."""
     found = _layers_within(top, "", DEPTH)
     found = found if len(found) <= LAYERS else _layers_within(top, "", 1)
     most = max((sum(layer.nodes.values()) for _, layer in found), default=1)
@@ -337,10 +355,11 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: the layers of a model within a layer, with their paths, down to ``depth``."""
+    """Report of `inspect`: (path, layer) of the layers within a layer, ``depth`` levels deep. ``path``: that of the
+    layer, with a dot behind it, or ""."""
     found: list[tuple[str, Layer]] = []
-    for name, inner in layer.children.items() if depth else ():
-        found += [(f"{path}{name}", inner), *_layers_within(inner, f"{path}{name}.", depth - 1)]
+    for name, child in layer.children.items() if depth else ():
+        found += [(f"{path}{name}", child), *_layers_within(child, f"{path}{name}.", depth - 1)]
     return found
 
 
@@ -351,7 +370,8 @@ CAST_COLOUR = "#d9a6ff"
 
 
 def overlay(model: object) -> JsonObject:
-    """The nodes of the main graph by name, as Model Explorer's "load node data" takes them, keyed by the graph's name.
+    """The precisions of the main graph's nodes as Model Explorer's "load node data" takes them: name of the graph ->
+    "results" -> name of a node -> text and colour.
 
     A node without a name is known there by its number. Raises AmpError AMP304 for a format that is not drawn there."""
     graph, _ = adapters.load(model)

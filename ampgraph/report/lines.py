@@ -7,22 +7,24 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
 from typing import TypeVar
 
 Rows = list[tuple[str, str]]
+"""Rows of a report: (name, text); "" as the name where a row goes on with the one before."""
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
-    """Lines of a report, in rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
+    """The `Rows` of a report as lines: the name, as wide as ``width``, and the text behind it."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
 
 
 def titled(title: str, lines: Sequence[str]) -> Rows:
-    """Lines of a report with a title in front of the first."""
+    """Lines of a report as `Rows`: the first has the title as its name; none where there are no lines."""
     return list(zip([title, *[""] * len(lines)], lines, strict=False))
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """A report's table as text, its cells aligned by column; ``align`` says left or right."""
+    """A report's table as lines, its cells aligned by column, but for those of the last one; ``align``: ``<`` to the
+    left, ``>`` to the right. It has at least one row."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -30,18 +32,22 @@ def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
 
 
 def first(names: Sequence[str], most: int, more: str = "") -> str:
-    """Of a report's line: the first of some names, and ``more``, or how many more there are."""
-    left = (more or f" and {len(names) - most:,} more") if len(names) > most else ""
-    return f"{', '.join(names[:most])}{left}"
+    """For a line of a report: the first names, at most ``most``, with commas between them; where there are more, then
+    ``more``, or how many more there are if that is ""."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return ", ".join(names[:most]) + (more or f" and {len(names) - most:,} more")
 
 
 def and_more(items: Sized, most: int, end: str = "") -> list[str]:
-    """A report's line that says how many items there are beyond ``most``; none where there are none."""
+    """The line of a report that says how many items there are beyond ``most``, with ``end`` behind it; no line where
+    there are none."""
     return [f"and {len(items) - most:,} more{end}"] if len(items) > most else []
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
-    """For a report: items in groups of one key, the largest group first, else as they come."""
+    """For a report: (key, items) for each key of the items, the largest group first; groups of one size, and the items
+    of a group, as they come."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -61,11 +67,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def middle_left_out(name: str, most: int) -> str:
-    """For a report: a name of at most so many characters; its middle is left out, since both ends tell something."""
+    """For a report: a name in at most ``most`` characters: of a longer one the middle is left out, as both ends tell
+    something."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
 
 
 def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:
-    """An error as a table shows it; ``other`` where it is not finite."""
+    """An error as a table of a report shows it, in the format ``digits``; ``other`` where it is not finite."""
     return f"{error:{digits}}" if math.isfinite(error) else other

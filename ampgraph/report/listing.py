@@ -20,7 +20,8 @@ from .lines import columns, first, in_rows
 
 
 class ListRows(Shown, list[ListRow]):
-    """The rows of a level, which show themselves as the command does. ``level``: its name."""
+    """The report of `lists`: a list of rows that shows itself as the command prints it. ``level``: the name of the
+    level for which rows say what becomes of an operator."""
 
     level: str = ""
 
@@ -29,7 +30,7 @@ class ListRows(Shown, list[ListRow]):
         return {"level": self.level, "operators": [row.to_dict() for row in self]}
 
     def lines(self) -> list[str]:
-        """The text that `list` prints: a table, or one operator in full."""
+        """The text that `lists` prints, by lines: a table, or one operator in full."""
         if len(self) == 1:
             return _one_operator(self[0], self.level)
         head = ("operator", "class", f"at {self.level}", "source", "reason")
@@ -43,26 +44,28 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    """The report's lines about one operator of `lists`: class, reason, and what kernels, slots and ties say."""
+    """The report's lines on one operator of `lists`: class, reason, and what kernels, slots and ties say. ``level``:
+    the name of the level."""
     unlisted = "no rule of its own" if row.sort else "in no list"
-    said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
+    rows = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
-        said.insert(0, ("asked", f"{row.asked} of MindSpore, which the lists call {row.operator}"))
+        rows.insert(0, ("asked", f"{row.asked} of MindSpore, which the lists call {row.operator}"))
     if row.cls or row.sort:
-        said.append(("reason", row.reason))
+        rows.append(("reason", row.reason))
     if row.source:
-        said.append(("source", row.source))
+        rows.append(("source", row.source))
     if row.rule:
-        said.append(("rule", row.rule))
-    said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
-    said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
-    said += [("one type", ", ".join(group)) for group in row.tied]
-    return in_rows(said)
+        rows.append(("rule", row.rule))
+    rows += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
+    rows += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
+    rows += [("one type", ", ".join(group)) for group in row.tied]
+    return in_rows(rows)
 
 
-def listed(recipe: Recipe, wanted: str = "") -> ListRows:
-    """The report of `lists`: the rows of a recipe's policy at its level. AmpError AMP301 to AMP303 for lists, levels
-    and policies that are none, AMP309 for ``wanted``."""
+def lists_report(recipe: Recipe, wanted: str = "") -> ListRows:
+    """The report of `lists`: the rows of a recipe's policy at its level. ``wanted``: only this operator, or those that
+    the glob matches; "" for all. Raises AmpError AMP301 to AMP303 for lists, levels and policies that are none, AMP309
+    for an operator that is none."""
     lists = lists_of(recipe)
     level = level_of(recipe, lists)
     found = ListRows(policy(recipe.policy).rows(lists, level, wanted))
@@ -72,8 +75,8 @@ def listed(recipe: Recipe, wanted: str = "") -> ListRows:
 
 @dataclass(frozen=True)
 class RuleRow(Data):
-    """One rule of the planner: its name in decisions and in `--rule no-NAME`, what trips it, what it does then, at
-    which levels; ``validity``: it cannot be switched off."""
+    """One rule of the planner in the report of `lists --rules`: its name in decisions and in `--rule no-NAME`, what
+    trips it, what it does then, at which levels; ``validity``: whether it cannot be switched off."""
 
     name: str
     trigger: str
@@ -88,12 +91,14 @@ def rule_rows() -> list[RuleRow]:
 
 
 def _levels_in_words(rule: Rule) -> str:
-    """Report of `lists --rules`: the levels at which a rule acts, in words."""
+    """Report of `lists --rules`: the levels at which a rule acts, and those at which it only warns, in words; "all" for
+    every level that has guards."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
-    warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
-    holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]
-    said = f"; said at {', '.join(warns)}" if warns else ""
-    return "all" if len(holds) == len(guards) else f"{', '.join(holds)}{said}"
+    warns = [name for name, setting in guards.items() if setting == "warn" and rule.levels == "warned"]
+    holds = [name for name, setting in guards.items() if rule.at(setting) and name not in warns]
+    if len(holds) == len(guards):
+        return "all"
+    return ", ".join(holds) + (f"; said at {', '.join(warns)}" if warns else "")
 
 
 def rule_lines() -> list[str]:
@@ -115,7 +120,8 @@ def rule_table() -> str:
 
 @dataclass(frozen=True, repr=False)
 class Mixlist(Shown):
-    """Operator types of Ascend's compiler by what a level does with them; what is in neither follows its neighbours."""
+    """The report of `export-mixlist`: operator types of Ascend's compiler that a level makes low (``white``) or keeps
+    in float32 (``black``); those in neither follow their neighbours."""
 
     policy: str
     level: str
@@ -125,8 +131,8 @@ class Mixlist(Shown):
     """MindSpore operators that would be in one of the lists, but whose operator type is not known."""
 
     def content(self) -> JsonObject:
-        """The file that `export-mixlist` reports. Only additions: to take out what a target's own list does not have is
-        an error there."""
+        """The content of the file that `export-mixlist` writes, as data. It only adds to the target's own lists: to
+        take out of one what it does not have is an error there."""
         return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
 
     def to_json(self) -> str:
@@ -134,7 +140,7 @@ class Mixlist(Shown):
         return json.dumps(self.content(), indent=2) + "\n"
 
     def lines(self) -> list[str]:
-        """The text that `export-mixlist` prints, but for where the file is."""
+        """The text that `export-mixlist` prints, by lines, but for where the file is."""
         rows = [
             ("options", f"level {self.level}, policy {self.policy}"),
             ("white list", f"{len(self.white)} operator types that may compute low"),

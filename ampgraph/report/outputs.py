@@ -13,7 +13,8 @@ from ..runtime.executed import ExecutedLayer, by_precision
 
 @dataclass(frozen=True)
 class Output(Data):
-    """One output: its type and shape, the range and mean of its finite elements, how many are not finite."""
+    """One output of a run: its type and shape, the range and mean of its finite elements (None where there are none, or
+    it holds no numbers), how many are infinite or NaN."""
 
     name: str
     dtype: str
@@ -43,25 +44,29 @@ def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
 
 
 def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
-    """The report of a run: every output that is a tensor of numbers; sequences and texts by their type alone."""
+    """The report of a run: a row for every output by name; sequences and texts are described by their type alone."""
     return [_output_of(name, value) for name, value in outputs.items()]
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
-    """Report of a run: the maps (label to probability) that an output is, one or a sequence; none for others."""
+    """Report of a run: the maps (label -> probability) that an output is, one or a list of them; none for any other
+    output."""
     items = value if isinstance(value, list) else [value]
     maps = [item for item in items if isinstance(item, Mapping)]
     return maps if len(maps) == len(items) else []
 
 
 def _output_of(name: str, value: object) -> Output:
-    """Report of a run: type, shape and extremes of one output; sequences and maps by what they hold."""
+    """Report of a run: type, shape and extremes of one output; of maps those of their numbers."""
     maps = maps_in(value)
-    array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
-    kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)
     if maps:
         array = np.asarray([list(item.values()) for item in maps])
         kind = f"sequence of {len(maps)} maps" if isinstance(value, list) else "map"
+    elif isinstance(value, list):
+        array, kind = np.empty(0, object), f"sequence of {len(value)}"
+    else:
+        array = np.asarray(value)
+        kind = str(array.dtype)
     if array.dtype.kind not in "iufbV" or array.dtype.hasobject:
         return Output(name, kind, array.shape, None, None, None, 0, 0)
     numbers = array.astype(np.float64)

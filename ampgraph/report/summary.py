@@ -13,9 +13,9 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.plan import Decision, Note, Plan, Why
-from ..core.ranges import Range, Ranges, by_value
+from ..core.ranges import Range, Ranges, ranges_by_value
 from ..core.rewrites import Rewrite
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.levels import load_levels
@@ -43,7 +43,7 @@ ORDINARY = frozenset({
     "level", "list", "cut", "user", "fp32_stream", "region", "boundary", "unlisted", "unknown", "opset", "schema",
     "kernel", "slot",
 })  # fmt: skip
-"""What decides but looks at no numbers; every other name is that of a rule, or of a framework's policy."""
+"""What decides without a look at numbers; every other name is that of a guard, or of a framework's policy."""
 
 MEANING = {
     "cut": "either type is right, and {dtype} would save less here than its Casts cost",
@@ -58,16 +58,17 @@ MEANING = {
     "user": "asked for by {text}",
     "weight": "constant {text}",
 }
-"""What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
+"""Rule -> what its reasons mean to a reader who does not know the planner, for rules whose reasons ({text}) do not say
+so."""
 MEANING_OF = {
     "list": "level {level} keeps {kind} in float32: {about}",
     "region": "together these nodes are {about}, which {level} keeps in float32",
     "slot": "float32 at every level: {about}",
     "taint": "reads what '{about}' made in float32: {dtype} may not hold it",
 }
-"""The same of rules that name what their reason is about."""
+"""The same for rules whose reasons name what they are about ({about})."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
-"""Topics of notes that count nodes which are float32, as a summary does."""
+"""Topics of notes on nodes that are float32, which the rows of a summary count already."""
 
 HELP = "`ampgraph help WORD` explains the words here"
 DRY_RUN = "not written (dry run)"
@@ -76,11 +77,11 @@ EXAMPLES = 3
 MOST = 15
 """Lines of a report that does not say everything."""
 LEAST = 3
-"""Of them, those that reasons for float32 have at least."""
+"""Of those lines, how many reasons for float32 have at least."""
 LONGEST = 200
-"""Characters of a reason or note in it; --verbose has them whole."""
+"""Characters of a reason or note in such a report; --verbose has them whole."""
 NAME = 40
-"""Of them, those that a node's name has at least."""
+"""Of those characters, how many a node's name has at least."""
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
@@ -93,15 +94,15 @@ class SaidNote(TypedDict):
     advice: bool
 
 
-def said_notes(notes: Iterable[Note]) -> tuple[SaidNote, ...]:
-    """A plan's notes for its summary."""
+def summary_notes(notes: Iterable[Note]) -> tuple[SaidNote, ...]:
+    """A plan's notes as its summary has them."""
     return tuple(SaidNote(topic=n.topic, where=n.where, text=n.text, advice=n.advice) for n in notes)
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Nodes that one rule keeps in float32; ``text`` is the reason of ``first``, which is one of them; ``meaning``: the
-    same for whom does not know the planner."""
+    """Nodes of one ``kind`` that one ``rule`` keeps in float32: how many, the name of the first, and the reason of that
+    (``text``); ``meaning``: the reason for a reader who does not know the planner."""
 
     rule: str
     kind: str
@@ -117,8 +118,8 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A node and what was decided of it; ``native``: the node of the format, which keeps through all edits; ``span``:
-    the range that was measured of what it makes, where that was."""
+    """A node and what was decided of it; ``native``: the format's own node, which stays the same object through all
+    edits; ``span``: the range that was measured of its results, in words, or ""."""
 
     kind: str
     role: str
@@ -131,9 +132,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choices:
-    """All nodes but Casts: those with a float32 tensor, products that are low in the file, the rest.
-
-    ``floats``: how many of the rest make another floating type, by type."""
+    """All nodes but Casts: ``chosen`` are those with a float32 tensor, ``other`` counts the rest. Of the rest,
+    ``existing`` counts products that are low in the file, ``floats`` nodes that make another floating type, by type."""
 
     chosen: list[Chosen]
     existing: int
@@ -143,7 +143,8 @@ class Choices:
 
 @dataclass(frozen=True)
 class Rewritten(Data):
-    """Rewrites that write the same: their name, what is written, how many there are, and a sentence of these."""
+    """Rewrites of a plan that write the same: their name, what is written, how many there are, and a sentence on
+    them."""
 
     name: str
     what: str
@@ -156,7 +157,8 @@ class Rewritten(Data):
 
 @dataclass(frozen=True)
 class Products(Data):
-    """Operators of class `allow`: how many are low now, were low in the file, stay float32."""
+    """Products (operators of class `allow`): how many the conversion makes low, were low in the file already, and stay
+    float32; ``pinned``: the last ones in groups."""
 
     low: int
     existing: int
@@ -207,7 +209,7 @@ class Summary(Shown):
 
     @property
     def rewrites(self) -> dict[str, int]:
-        """The summary's count of rewrites, by what is written."""
+        """The summary's count of rewrites: what is written -> how many."""
         return {one.what: one.count for one in self.rewritten}
 
     @property
@@ -222,17 +224,18 @@ class Summary(Shown):
 
     @property
     def opset(self) -> tuple[Pinned, ...]:
-        """The part of the summary's `float32` that a later opset has in the low type."""
+        """The groups of the summary's `float32` whose nodes could be low at a later opset."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
     def unlisted(self) -> tuple[Pinned, ...]:
-        """The part of the summary's `float32` of which nothing is known."""
+        """The groups of the summary's `float32` whose operators are in no list or have no schema."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
         """The summary of a conversion as plain data for JSON."""
-        return named(self) | named(self, "bytes_before", "bytes_after", "rewrites", "guards", "opset", "unlisted")
+        counted = json_fields(self, "bytes_before", "bytes_after", "rewrites", "guards", "opset", "unlisted")
+        return json_fields(self) | counted
 
     def _full(self) -> list[str]:
         """The text that `convert --verbose` prints, by lines."""
@@ -241,7 +244,7 @@ class Summary(Shown):
     def _overview(self) -> Iterable[Html]:
         """The top of the summary's page: the verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
-            (title, {name: of.bytes for name, of in stored.items()})
+            (title, {dtype: tensors.bytes for dtype, tensors in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
         ]
         whole = max(sum(parts.values()) for _, parts in weights)
@@ -259,11 +262,15 @@ class Summary(Shown):
         yield table((), rows)
 
     def lines(self, every: bool = False) -> list[str]:
-        """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
+        """The report of `convert`, by lines; at most `MOST`, where reasons and notes share what other rows leave,
+        unless ``every`` one is asked for."""
         rows = [
             ("model", self.model),
             ("result", self.output or self.without_file),
-            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}{_level(self)}"),
+            (
+                "options",
+                f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}{_level_in_words(self)}",
+            ),
         ]
         if not self.changed:
             rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is an unchanged copy"))
@@ -271,12 +278,12 @@ class Summary(Shown):
             rows.append(("", _nothing_gained(self)))
         rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} % of before)" if self.bytes_before else ""
-        rows.append(("casts", f"{_casts(self)}; {_interface(self)}"))
+        rows.append(("casts", f"{_casts_in_words(self)}; {_interface_in_words(self)}"))
         rows.append(("weights", f"stored tensors: {self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
         rows += [("speed", str(self.speed))] if self.speed else []
         end = [("check", self.check.finding)] if self.check else []
         end += [("next", next_step(self))]
-        none = [no_guard(self)] if self.changed and not self.guards else []
+        none = [no_guard_text(self)] if self.changed and not self.guards else []
         if every:
             rows += titled("rewrites", [*map(str, self.rewritten)]) + _range_rows(self, every)
             rows += titled("float32", [*map(str, self.float32), *none])
@@ -293,10 +300,11 @@ class Summary(Shown):
         return in_rows([*rows, *held, *((title, shortened(text, LONGEST)) for title, text in notes), *end])
 
 
-def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
-    """For the summary: what a plan decided of each node of its flow, and ranges. Call before the model is edited."""
-    decided = _decisions(plan)
-    spans = by_value(flow, ranges.values) if ranges else {}
+def node_choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
+    """For the summary: what a plan decided of each node of its dataflow, with measured ranges where there are some.
+    Call it before the model is edited, as the dataflow is out of date afterwards."""
+    decided = _decision_by_node(plan)
+    spans = ranges_by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, existing, other = [], 0, 0
     floats: Counter[str] = Counter()
@@ -312,13 +320,13 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
-        span = _span([spans[v] for v in op.outputs if v in spans])
+        span = _range_in_words([spans[v] for v in op.outputs if v in spans])
         chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why, op.native, span))
     return Choices(chosen, existing, other, dict(floats))
 
 
-def _span(found: Sequence[Range]) -> str:
-    """For the summary: the measured range of a node's output, in words."""
+def _range_in_words(found: Sequence[Range]) -> str:
+    """For the summary: the measured ranges of a node's outputs as one, in words; "" without any."""
     if not found:
         return ""
     whole = Range()
@@ -328,8 +336,9 @@ def _span(found: Sequence[Range]) -> str:
     return f"{whole.low:.4g} to {whole.high:.4g}{lost}"
 
 
-def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:
-    """For the summary: one decision for each node: that of its first low slot, else of its first slot."""
+def _decision_by_node(plan: Plan) -> dict[tuple[str, int], Decision]:
+    """For the summary: one decision for each node, by (path of the scope, index): that of its first low slot, else of
+    its first slot."""
     found: dict[tuple[str, int], Decision] = {}
     for decision in plan.decisions:
         place = decision.scope, decision.index
@@ -350,10 +359,17 @@ def summarize(
     output: str | None,
     changed: bool,
 ) -> Summary:
-    """Puts the plan and what it made of the file into the summary of `convert`."""
+    """The summary of `convert`, without check, speed and reason for no file, which the caller adds.
+
+    Args:
+        made: what `node_choices` says of the plan.
+        before: the census of the model that was given, ``after``: of the result.
+        model: the name of the file that was read, ``output``: of the one that was written, or None.
+        changed: whether the result differs from the model.
+    """
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
-    made = _quantized(made, lists)
+    made = _with_integers_as_reason(made, lists)
     for node in made.chosen:
         nodes[node.dtype] += 1
         reasons.setdefault(node.dtype, Counter())[node.why.rule] += 1
@@ -369,29 +385,32 @@ def summarize(
         nodes=dict(nodes),
         other=made.other,
         reasons={dtype: dict(rules.most_common()) for dtype, rules in reasons.items()},
-        products=_products(made, lists, plan),
+        products=_count_products(made, lists, plan),
         casts_before=before.casts,
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
-        rewritten=rewritten(plan),
-        float32=_pinned(float32, plan),
-        notes=said_notes(plan.notes),
+        rewritten=rewrite_groups(plan),
+        float32=_pinned_groups(float32, plan),
+        notes=summary_notes(plan.notes),
         floats=made.floats,
         low_io=tuple(plan.low_io),
     )
 
 
-def rewritten(plan: Plan) -> tuple[Rewritten, ...]:
-    """For the summary: the rewrites of a plan, those that write the same together."""
+def rewrite_groups(plan: Plan) -> tuple[Rewritten, ...]:
+    """For the summary: the rewrites of a plan in groups of those that write the same, in the plan's order."""
     groups: dict[str, list[Rewrite]] = {}
     for one in plan.rewrites:
         groups.setdefault(one.what, []).append(one)
-    return tuple(Rewritten(same[0].name, what, len(same), same[0].summed(len(same))) for what, same in groups.items())
+    return tuple(
+        Rewritten(same[0].name, what, len(same), same[0].summary_text(len(same))) for what, same in groups.items()
+    )
 
 
-def _quantized(made: Choices, lists: OpLists) -> Choices:
-    """For the summary: of what has integers inside, where nothing is low, that as the reason, not a later opset."""
+def _with_integers_as_reason(made: Choices, lists: OpLists) -> Choices:
+    """For the summary: the choices with "quantized" as the reason of operators with integers inside that stay float32
+    for their opset or schema, if no node of the model is low: a later opset would not help."""
     if any(node.dtype != FLOAT32 for node in made.chosen):
         return made
     integers = lists.traits.operators("quantized")
@@ -403,34 +422,37 @@ def _quantized(made: Choices, lists: OpLists) -> Choices:
     return replace(made, chosen=chosen)
 
 
-def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
+def _count_products(made: Choices, lists: OpLists, plan: Plan) -> Products:
     """For the summary: how many matrix products a plan makes low, and which it does not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
-    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, plan))
+    return Products(len(products) - len(float32), made.existing, len(float32), _pinned_groups(float32, plan))
 
 
-def _pinned(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
+def _pinned_groups(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
     """For the summary: nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
-        Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], plan))
+        Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _reason_in_words(group[0], plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
     )
 
 
-def _meaning(node: Chosen, plan: Plan) -> str:
-    """For the summary: why a node stays float32, without the place in the operator lists that says so."""
+def _reason_in_words(node: Chosen, plan: Plan) -> str:
+    """For the summary: why a node stays float32, for a reader who does not know the planner: by `MEANING` and
+    `MEANING_OF`, else the reason as it is."""
     why = node.why
-    sentence = (why.about and MEANING_OF.get(why.rule)) or MEANING.get(why.rule, "{text}")
+    sentence = MEANING.get(why.rule, "{text}")
+    if why.about:
+        sentence = MEANING_OF.get(why.rule, sentence)
     return sentence.format(kind=node.kind, text=why.text, about=why.about, dtype=plan.dtype, level=plan.level)
 
 
 # -- as text --------------------------------------------------------------------------------------------------------
 
 
-def no_guard(summary: Summary) -> str:
-    """The summary's words where no rule fired: nothing was found, but values were seen only if ranges were measured."""
-    if not _policy(summary.policy).ours:
+def no_guard_text(summary: Summary) -> str:
+    """The summary's words where no guard keeps a node in float32: what that means, and whether values were measured."""
+    if not _load_policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
         return "nothing was lowered"
@@ -441,11 +463,14 @@ def no_guard(summary: Summary) -> str:
 
 
 def next_step(summary: Summary) -> str:
-    """What the summary advises to do with the result, in a sentence."""
+    """What the summary advises to do with the result, in a sentence: what the check advises, else by the outcome."""
     check, model, output = summary.check, summary.model, summary.output
     if check is not None and check.advice:
-        state = "wrong" if check.missed else "may be wrong" if check.doubtful else ""
-        return (f"{output} is written, but {state}: " if output and state else "") + check.advice
+        if output and check.missed:
+            return f"{output} is written, but wrong: {check.advice}"
+        if output and check.doubtful:
+            return f"{output} is written, but may be wrong: {check.advice}"
+        return check.advice
     if not summary.lowered:
         return f"nothing is gained by {summary.dtype} here: use {model if output else 'the model'} as it is"
     if summary.without_file == DRY_RUN:
@@ -453,26 +478,35 @@ def next_step(summary: Summary) -> str:
     verify = shlex.join(["ampgraph", "verify", model, output]) if output else "ampgraph.verify"
     if check is None:
         return f"`{verify}` runs both and says whether the result is still right"
-    data = f"{verify} --data DIR" if output else verify
     if not check.ok:
-        return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
-    few, speed = check.exceeded, summary.speed
-    found = f"accurate enough {f'on {check.samples - few} of {check.samples} inputs' if few else 'to use'}"
+        return f"judge the result by its own task: `{verify}{' --data DIR --metric METRIC' if output else ''}`"
+    use = _how_to_use(summary, check)
+    if not check.generated:
+        return use
+    optional = "" if check.exceeded else "optional: "
+    data, files = (" --data DIR", " (DIR: .npz files; on the CPU)") if output else ("", "")
+    return f"{use}; {optional}`{verify}{data}` says ok or missed on your own samples{files}"
+
+
+def _how_to_use(summary: Summary, check: CheckVerdict) -> str:
+    """What the summary says of a result that the check found ok: whether to use it, by accuracy and estimated speed."""
+    inputs = f"on {check.samples - check.exceeded} of {check.samples} inputs" if check.exceeded else "to use"
+    use, speed = f"accurate enough {inputs}", summary.speed
     if summary.low_io:
-        found += f"; pass and expect {summary.dtype} where `casts` says so"
+        use += f"; pass and expect {summary.dtype} where `casts` says so"
     if speed is not None and speed.idle:
-        kept = model if output else "the original"
-        smaller = "use it where the size of the file matters, else " * (summary.bytes_after < summary.bytes_before)
-        found += f", but by the estimate {speed.gain}: {smaller or 'keep '}{kept}"
+        original = summary.model if summary.output else "the original"
+        smaller = summary.bytes_after < summary.bytes_before
+        advice = "use it where the size of the file matters, else" if smaller else "keep"
+        use += f", but by the estimate {speed.gain}: {advice} {original}"
     elif speed is not None and speed.unknown:
-        found += "; whether it is faster is not known"
-    files = " (DIR: .npz files; on the CPU)" if output else ""
-    optional = "" if few else "optional: "
-    return f"{found}; {optional}`{data}` says ok or missed on your own samples{files}" if check.generated else found
+        use += "; whether it is faster is not known"
+    return use
 
 
 def _why_nothing(summary: Summary) -> str:
-    """The summary's words on why nothing is low, where no float32 node has a reason of its own."""
+    """The summary's words on why there was nothing to lower, to stand behind those; "" where there are float32 nodes,
+    which have their own reasons."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -485,18 +519,19 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
-    """The summary's rows on nodes: how many in either type, and by which rules."""
+    """The summary's rows on nodes: first how many in either type, then for each type by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     other = f"{summary.other:,} without float32 data (integers, shapes ...)"
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {other}, Casts not counted"]
     for dtype, rules in summary.reasons.items():
-        message = ", ".join(f"{count:,} by {_in_words(rule, summary.policy)}" for rule, count in rules.items())
+        message = ", ".join(f"{count:,} by {_rule_in_words(rule, summary.policy)}" for rule, count in rules.items())
         lines.append(f"{dtype}: {message}")
     return titled("nodes", lines)
 
 
-def _casts(summary: Summary) -> str:
-    """The summary's row on Casts before and after; those that a rewrite removed apart, as its line counts them."""
+def _casts_in_words(summary: Summary) -> str:
+    """The summary's words on Casts before and after, and how many of the difference are redundant ones that the rewrite
+    `cast` removed."""
     added = summary.casts_after - summary.casts_before
     gone = sum(one.count for one in summary.rewritten if one.name == "cast")
     rest = added + gone
@@ -505,8 +540,8 @@ def _casts(summary: Summary) -> str:
     return f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,}{parts})"
 
 
-def _interface(summary: Summary) -> str:
-    """The summary's row on inputs and outputs that have another type than before."""
+def _interface_in_words(summary: Summary) -> str:
+    """The summary's words on inputs and outputs: which of them became low, if any."""
     if not summary.low_io:
         return "inputs and outputs keep their types"
     return (
@@ -514,15 +549,16 @@ def _interface(summary: Summary) -> str:
     )
 
 
-def _level(summary: Summary) -> str:
-    """The summary's row on the level: what it does, in a few words, and where to read more."""
-    about = load_levels().get(summary.level) if _policy(summary.policy).ours else None
+def _level_in_words(summary: Summary) -> str:
+    """The summary's words behind the options: what the level asks for, if the policy is ampgraph's own, and where to
+    read more."""
+    about = load_levels().get(summary.level) if _load_policy(summary.policy).ours else None
     asked = about.description.replace("{low}", f"in {summary.dtype}") if about else ""
     return f"; the level asks for {asked} ({HELP})" if asked else f" ({HELP})"
 
 
 def _nothing_gained(summary: Summary) -> str:
-    """What the summary says of a conversion that made nothing low."""
+    """What the summary says of a conversion that changed the model but made nothing low."""
     if summary.products.existing:
         return f"nothing more to lower: the file has products in {summary.dtype} already"
     checked = "" if summary.check else ", and nothing to check"
@@ -530,7 +566,8 @@ def _nothing_gained(summary: Summary) -> str:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    """The summary's row on products; ``every``: with those that are float32."""
+    """The summary's rows on products: how many are low and why others are not; ``every``: these reasons in rows of
+    their own."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
@@ -542,8 +579,9 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
-    """The summary's rows on what is float32, by the rule that decided it, with operators and a reason: ``most`` of
-    them."""
+    """The summary's rows on what is float32, one for each rule that decided it, guards first, then by the number of
+    nodes; ``most`` rows at most, the last of which counts what is left. ``none``: the sentence where no guard fired, or
+    nothing."""
     rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
@@ -559,18 +597,20 @@ def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
-    """A line of the summary: nodes that one rule decided, why, and one of them, whose name is cut where it is long."""
+    """A line of the summary on the groups of nodes that one rule decided: how many (``count``) of which operators, one
+    of them by name, why, and the rule; name and reason are cut where they are long."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     start = kinds if len(group) == 1 else f"{count:,} nodes ({kinds})"
-    rule, why = f" ({_in_words(group[0].rule, policy)})", group[0].meaning or group[0].text
+    rule, why = f" ({_rule_in_words(group[0].rule, policy)})", group[0].meaning or group[0].text
     room = LONGEST - len(f"{start}, such as : {rule}")
     name = middle_left_out(group[0].first, max(room - len(why), NAME))
     return f"{start}, {'such as ' if count > 1 else ''}{name}: {shortened(why, room - len(name))}{rule}"
 
 
 def _notes_in_short(summary: Summary, most: int, advice: bool = True) -> Rows:
-    """The summary's rows on notes in short: one of each topic, in so many lines, but of nodes that are counted by their
-    rules; with or without ``advice``."""
+    """The summary's rows on notes in short: the first note of each topic, and how many more there are; ``most`` rows at
+    most, the last of which counts topics that are left. Notes on nodes that the rows on float32 count are left out, and
+    without ``advice`` those that only say what another option would gain."""
     rules = {held.rule for held in summary.float32} - {summary.policy}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
     left = [note for note in left if advice or not note["advice"]]
@@ -586,8 +626,8 @@ def _notes_in_short(summary: Summary, most: int, advice: bool = True) -> Rows:
 
 
 def _range_rows(summary: Summary, every: bool) -> Rows:
-    """The summary's rows on measured ranges: on which samples, the values that pass the limit, and how many nodes are
-    float32 for it."""
+    """The summary's rows on measured ranges: how many values pass the limit and how many nodes are float32 for it, then
+    the samples; ``every``: with examples of values. No rows where nothing was measured."""
     samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
     if not samples:
         return []
@@ -599,7 +639,8 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _note_rows(summary: Summary) -> Rows:
-    """The summary's rows on notes, by topic; what the rows above said already is left out."""
+    """The summary's rows on notes, by topic, with a few examples of each; topics of which other rows speak are left
+    out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
@@ -612,13 +653,14 @@ def _note_rows(summary: Summary) -> Rows:
     ]
 
 
-def _in_words(rule: str, chosen: str) -> str:
-    """For the summary: the rule that decided a node's precision, in the words that `ampgraph help` takes."""
-    return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
+def _rule_in_words(rule: str, policy: str) -> str:
+    """For the summary: the rule that decided a node's precision, in the words that `ampgraph help` takes. ``policy``:
+    the name of the plan's policy, which is also the name of a framework's own rule."""
+    return f"{_load_policy(policy).framework}'s rules" if rule == policy else rule
 
 
-def _policy(name: str) -> Policy:
-    """For the summary: a policy by its name."""
+def _load_policy(name: str) -> Policy:
+    """For the summary: a policy by its name; the planner is imported for it."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

@@ -35,8 +35,10 @@ PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and
 
 @dataclass(frozen=True, repr=False)
 class StepReport(Shown):
-    """A training step in numbers. ``nodes`` and ``products``: by part and the type that they compute in; ``products``
-    are products of matrices and convolutions."""
+    """The report of `build-step`: a training step in numbers. ``nodes`` and ``products`` (of matrices and
+    convolutions): part, one of `PARTS` -> type -> how many compute in it; ``trained``: how many ``parameters``;
+    ``trained_numbers``: how many numbers these have; ``frozen``: names of parameters that the step leaves as they
+    are."""
 
     model: str
     output: str
@@ -53,18 +55,18 @@ class StepReport(Shown):
 
     def lines(self) -> list[str]:
         """The text that `build-step` prints, by lines."""
-        told = self.options
-        clip = told.get("clip_norm")
-        extra = [(name.replace("_", " "), str(told[name])) for name in ("clip_value", "ema", "penalty") if name in told]
+        given = self.options
+        clip = given.get("clip_norm")
+        more = [name for name in ("clip_value", "ema", "penalty") if name in given]
         rows = [
             ("model", self.model),
             ("result", self.output),
-            ("options", f"level {told.get('level')}, {told.get('dtype')}, target {told.get('target')}"),
-            ("loss", str(told.get("loss"))),
-            *titled("optimizer", str(told.get("optimizer")).split("; ")),
-            ("loss scale", re.sub(r",\w+=none", "", str(told.get("loss_scale")))),
+            ("options", f"level {given.get('level')}, {given.get('dtype')}, target {given.get('target')}"),
+            ("loss", str(given.get("loss"))),
+            *titled("optimizer", str(given.get("optimizer")).split("; ")),
+            ("loss scale", re.sub(r",\w+=none", "", str(given.get("loss_scale")))),
             ("clip norm", "none" if clip is None else str(clip)),
-            *extra,
+            *((name.replace("_", " "), str(given[name])) for name in more),
             ("trained", f"{plural(self.trained, 'parameter')}, {self.trained_numbers:,} numbers"),
             ("", first(self.parameters, NAMED)),
             *([("frozen", first(self.frozen, NAMED))] if self.frozen else []),
@@ -77,7 +79,8 @@ class StepReport(Shown):
 
 
 def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
-    """The report of `build-step`."""
+    """The report of `build-step` on a step. ``model`` and ``output``: the names of the files of the forward graph and
+    the step."""
     state = step.initial_state
     trained = [state[name] for name in step.parameters]
     nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
@@ -106,7 +109,8 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """Report of `build-step`: parameters of the forward graph that the step leaves as they are."""
+    """Report of `build-step`: names of parameters of the forward graph that the step leaves as they are; none for a
+    step that does not hold its forward graph."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -120,15 +124,16 @@ def _untrained_parameters(step: TrainingStep) -> list[str]:
 
 def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
     """Report of `build-step`: how many nodes and products are of each type, in words."""
-    of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
-    return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
+    words = [", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products)]
+    return f"nodes: {words[0] or 'none'}" + (f"; products: {words[1]}" if products else "")
 
 
 # -- train ------------------------------------------------------------------------------------------------------------
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """A line of the report of `train`, at the end of an epoch."""
+    """A line of the report of `train`, at the end of an epoch of ``epochs`` in all: losses, skipped steps, loss scale,
+    and what validation found."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:
@@ -153,7 +158,8 @@ def history_dict(history: History) -> JsonObject:
 
 
 def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
-    """The last lines of the report of `train`: samples left out, where it went on from, where the checkpoint is."""
+    """The last lines of the report of `train`: samples left out, where it went on from if it was to ``resume``, and
+    where the checkpoint is. ``checkpoint``: its folder, or None."""
     lines = []
     if history.dropped:
         lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
@@ -171,8 +177,9 @@ def closing_lines(history: History, checkpoint: str | None, resume: bool) -> lis
 
 @dataclass(frozen=True, repr=False)
 class Trained(Shown):
-    """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
-    many processes shared every batch, of which this was ``rank``."""
+    """What `train` did. ``checkpoint``: the folder of the checkpoint, ``html``: the page, None for none; ``resumed``:
+    whether it was to go on from a checkpoint; ``trainer`` holds the state; ``log``: what every step told, where that
+    was wanted; ``ranks``: how many processes shared every batch, of which this was number ``rank``."""
 
     step: str
     device: str
@@ -188,17 +195,20 @@ class Trained(Shown):
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that reports of `train`."""
+        """Whether this process is the first, which alone prints the report of `train`."""
         return self.rank == 0
 
     def to_dict(self) -> JsonObject:
         """The report of `train` as plain data for JSON."""
         report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
-        report |= {"html": self.html} if self.html else {}
-        return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
+        if self.html:
+            report["html"] = self.html
+        if self.ranks > 1:
+            report["ranks"] = self.ranks
+        return report | history_dict(self.history)
 
     def lines(self) -> list[str]:
-        """The report of `train`, by lines."""
+        """The end of the report of `train`, by lines, behind those that it printed for each epoch."""
         lines = closing_lines(self.history, self.checkpoint, self.resumed)
         return [*lines, f"page         {self.html}"] if self.html else lines
 

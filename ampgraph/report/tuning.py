@@ -15,10 +15,10 @@ from ..core.dataflow import FLOAT32
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
-from ..core.shown import Data, Shown, named, plural
+from ..core.shown import Data, Shown, json_fields, plural
 from .lines import and_more, columns, finite, in_rows, titled
 
-PATTERNS = 24  # shown; --json has all
+PATTERNS = 24  # patterns that the text shows; --json has all
 SHORT = {
     "l2": "relative L2",
     "max": "largest difference, relative",
@@ -33,13 +33,13 @@ COLUMNS = ("patterns", "kinds", "bytes", "share", "alone_low", "alone_float32", 
 
 @dataclass(frozen=True)
 class UnitSensitivity(Data):
-    """Nodes that one decision holds.
+    """What the nodes of one decision, a unit, cost in error.
 
     Attributes:
-        patterns: what names them to ``fp32=`` and ``low=``.
+        patterns: what names the nodes to ``fp32=`` and ``low=``.
         kinds: their operators.
         bytes: what they write and store in float32.
-        share: of the squared error of the level's plan; None where that is infinite and it is their doing.
+        share: their part of the squared error of the level's plan; None where that is infinite and they make it so.
         alone_low: the error with these low and every other unit in float32.
         alone_float32: the error of the level's plan with these in float32.
         measured: whether the two errors are of strict runs of their own; else they follow from the share, as if squared
@@ -72,7 +72,7 @@ class Sensitivity(Shown):
         return iter(self.units)
 
     def lines(self) -> list[str]:
-        """The lines of the table of the units that contribute most to the error."""
+        """The table of the `SHOWN` units that contribute most to the error, by lines."""
         head = ("alone low", "alone float32", "share", "", "unit")
         rows = [
             (
@@ -91,8 +91,8 @@ class Sensitivity(Shown):
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """The report's table of sensitivities as CSV: a line for each unit behind a line of names; what a unit has
-        several of stands between spaces."""
+        """The report's table of sensitivities as CSV: a line of `COLUMNS`, then one for each unit; several patterns or
+        kinds stand in one cell with spaces between them, and a share that is None is an empty cell."""
         out = io.StringIO()
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -105,14 +105,14 @@ class Sensitivity(Shown):
 
 @dataclass(frozen=True)
 class Candidate(Data):
-    """A conversion that was run: how it came about, its error, and the nodes, the products among them and the bytes
-    that it has in float32."""
+    """A conversion that `tune` ran: how it came about (``step``), its error, and how many nodes, products among them
+    and bytes it has in float32; ``chosen``: whether it is the result."""
 
     step: str
     error: float
     nodes: int
     bytes: int
-    promoted: int  # groups
+    promoted: int  # how many groups of nodes were put back into float32
     products: int = 0
     chosen: bool = False
 
@@ -151,12 +151,12 @@ class Tuning(Shown):
 
     @property
     def verdict(self) -> str:
-        """In the report of `tune`: whether it met the tolerance, and with what, in a line."""
+        """In the report of `tune`: whether it met the tolerance, and with how much in float32, in a line."""
         return _verdict_line(self)
 
     def to_dict(self) -> JsonObject:
         """What `tune` found, as plain data for JSON; without the plan."""
-        return named(
+        return json_fields(
             self, "model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes",
             "error", "patterns", "frontier", "candidates", "notes", "sensitivity",
         )  # fmt: skip
@@ -185,7 +185,8 @@ class Tuning(Shown):
         )
 
     def _overview(self) -> Iterable[sketches.Html]:
-        """The candidates by their error and the bytes that they keep in float32, the chosen one in red."""
+        """The top of the page of `tune`: the verdict, a plot of the candidates by their error and the bytes that they
+        keep in float32, the chosen one in red, and the frontier as a table."""
         points = [point for point in self.candidates if math.isfinite(point.error) and point.error > 0]
         words = f"error of {len(points):,} candidates, upwards, by their bytes in {FLOAT32}; the chosen one in red"
         rows = [(p.step, f"{p.error:.3g}", f"{p.bytes:,}", "chosen" * p.chosen) for p in self.frontier]
@@ -197,18 +198,18 @@ class Tuning(Shown):
 
 
 def _verdict_line(found: Tuning) -> str:
-    """Whether `tune` met the tolerance and with how much float32; where not, how far the error comes down."""
+    """The verdict of the report of `tune`: with how much in float32 it met the tolerance; where it did not, the
+    smallest error."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
-        best = f"{error}, however much is float32"
-        return f"missed: {best}: what is still low was asked to be, or is low in the file"
+        return f"missed: {error}, however much is float32: what is still low was asked to be, or is low in the file"
     chosen = next(point for point in found.candidates if point.chosen)
     nodes = f"{chosen.nodes:,} of {found.nodes:,} nodes in float32"
     return f"met: error {finite(found.error)} with {nodes}, {chosen.bytes:,} bytes"
 
 
 def _pattern_lines(found: Tuning) -> list[str]:
-    """The report's lines with what `tune` promoted, as options to paste behind `convert`."""
+    """The report's lines with what `tune` put back into float32, as options to paste behind `convert`, three a line."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
     lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     return lines + and_more(found.patterns, PATTERNS, " (--json lists all)")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
-from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Shown, named, plain, plural
+from ..core.repairs import Repair, RepairOutcome, options_text
+from ..core.shown import Shown, json_fields, json_value, plural
 from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.decoding import StepError
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
@@ -31,8 +31,10 @@ OPERANDS, FALLBACK, STEPS, SHOWN = 3, 8, 9, 5  # shown; --json has all
 
 @dataclass(frozen=True, repr=False)
 class Verification(Shown):
-    """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
-    values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
+    """What `verify` found. ``run``: how the models were executed, in words; ``first_nonfinite``: the first node that
+    gives infinity or NaN; ``growth``: nodes where the error grows; ``fallback``: (node, operator) that a device left to
+    the CPU; ``traced``: the number of the sample whose values were looked at, or the place of the step over all
+    samples, None where none was; ``overall``: what a metric of the user's own says."""
 
     reference: str
     model: str
@@ -51,9 +53,9 @@ class Verification(Shown):
     overall: Scores | None = None
     steps: tuple[StepError, ...] = ()
     quantized: QuantizedParts | None = None
-    left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
-    errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
-    mended: Mended | None = None  # the search for a repair, where there was one
+    left: float | None = None  # the error that is left of the traced sample with the nodes of ``growth`` in float32
+    errors: Mapping[str, float] = field(default_factory=dict)  # node -> the error behind it in the traced sample
+    mended: RepairOutcome | None = None  # the search for a repair, where there was one
     layers: tuple[ExecutedLayer, ...] = ()  # that the model became where a target's runtime executed it
 
     @property
@@ -63,12 +65,13 @@ class Verification(Shown):
 
     @property
     def worst_step(self) -> StepError | None:
-        """In the report of `verify`: the step with the largest error, where models ran step by step."""
+        """In the report of `verify`: the step with the largest error; None where models did not run step by step."""
         return max(self.steps, key=lambda step: step.error, default=None)
 
     @property
     def ok(self) -> bool:
-        """Whether `verify` found the error within the tolerance, see `all_within`, and at every step."""
+        """Whether `verify` found the error within the tolerance, at every output (see `all_within`) and at every
+        step."""
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and all_within(self.outputs, self.overall, self.tolerance)
 
@@ -80,14 +83,14 @@ class Verification(Shown):
     def to_dict(self) -> JsonObject:
         """What `verify` found, as plain data for JSON."""
         names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
-        return named(self, *names, "outputs", "first_nonfinite", "growth") | {
+        return json_fields(self, *names, "outputs", "first_nonfinite", "growth") | {
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
-            **named(self, "notes", "repair"),
+            **json_fields(self, "notes", "repair"),
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
-            "error_without_growth": plain(self.left),
-            "quantized": plain(self.quantized or None),
-            **named(self, "steps", "layers"),
+            "error_without_growth": json_value(self.left),
+            "quantized": json_value(self.quantized or None),
+            **json_fields(self, "steps", "layers"),
         }
 
     def lines(self) -> list[str]:
@@ -101,9 +104,8 @@ class Verification(Shown):
         rows += _step_rows(self)
         if self.first_nonfinite is not None:
             rows += titled("not finite", _suspect_lines("first at ", self.first_nonfinite, self.repair is None))
-        rows += titled(
-            "error", [line for one in self.growth for line in _suspect_lines("made at ", one, self.repair is None)]
-        )
+        growth = [line for suspect in self.growth for line in _suspect_lines("made at ", suspect, self.repair is None)]
+        rows += titled("error", growth)
         if self.left is not None:
             rows.append(
                 ("", f"with all of these in float32 the error is {_error_text(self.left)}, as runs of parts tell")
@@ -115,7 +117,8 @@ class Verification(Shown):
         return in_rows([*rows, *_repair_rows(self), ("verdict", self.verdict)])
 
     def _overview(self) -> Iterable[Html]:
-        """The error of each output, and the error along the graph in the sample that was looked at."""
+        """The top of the page of `verify`: the verdict, the error of each output, and the error along the graph in the
+        sample that was looked at."""
         rows: list[tuple[str, ...]] = []
         for one in self.outputs:
             found = (one.scores.median, one.scores.p90, one.scores.worst) if one.judged else ()
@@ -128,15 +131,18 @@ class Verification(Shown):
 
 
 def _repair_rows(found: Verification) -> Rows:
-    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to."""
-    if found.repair is not None:
-        said = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
-        return [("repair", listed(found.repair.options)), ("", said)]
-    return [] if found.mended is None else [("repair", found.mended.none)]
+    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to; none where no
+    repair was looked for."""
+    if found.mended is None:
+        return []
+    if found.repair is None:
+        return [("repair", found.mended.none)]
+    result = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
+    return [("repair", options_text(found.repair.options)), ("", result)]
 
 
 def _last_line(found: Verification) -> str:
-    """The report's last line: ok or missed, by how much at which tolerance."""
+    """The verdict of the report of `verify`: ok or missed, at which outputs or steps, and the tolerance."""
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
@@ -148,33 +154,36 @@ def _last_line(found: Verification) -> str:
         return f"missed: {plural(len(late), 'step')}, first step {late[0].step} (tolerance {limit} on the error {over})"
     if not found.ok and not missed:
         return "missed: nothing was compared, as every output is empty"
-    sorts = {output.scores.name for output in found.outputs if output.counts}
-    what = "relative L2" if sorts <= {"numbers"} else "the error"
+    kinds = {output.scores.name for output in found.outputs if output.counts}
+    error = "relative L2" if kinds <= {"numbers"} else "the error"
     if not missed:
         every = "every output" if all(output.counts for output in found.outputs) else "every output that has one"
-        return f"ok: {what} within {limit} {over}, at {every}"
-    return f"missed: {', '.join(missed)} (tolerance {limit} on {what} {over}, nothing infinite)"
+        return f"ok: {error} within {limit} {over}, at {every}"
+    return f"missed: {', '.join(missed)} (tolerance {limit} on {error} {over}, nothing infinite)"
 
 
 def _step_rows(found: Verification) -> Rows:
-    """The report's rows on steps: the error of some, and of the worst."""
+    """The report's rows on steps: the worst one, and the errors of at most `STEPS`, from the first to the last at even
+    distances; none where models did not run step by step."""
     worst = found.worst_step
     if worst is None:
         return []
     count = len(found.steps)
-    shown = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)}) if count > STEPS else range(count)
-    text = ", ".join(f"{i}: {_error_text(found.steps[i].error)}" for i in shown)
+    places: Iterable[int] = range(count)
+    if count > STEPS:
+        places = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)})
+    text = ", ".join(f"{i}: {_error_text(found.steps[i].error)}" for i in places)
     return titled("steps", [f"worst {_error_text(worst.error)} at step {worst.step}, output {worst.output}", text])
 
 
 def _quantiles_text(scores: Scores) -> str:
-    """Report of `verify`: median, 90th percentile and worst as text; of a share its mean."""
+    """Report of `verify`: the median (of a share the mean), the 90th percentile and the worst error as text."""
     middle = f"{_error_text(scores.decisive)} on average" if scores.over_all else f"{_error_text(scores.median)} median"
     return f"{middle}, {_error_text(scores.p90)} 90th percentile, {_error_text(scores.worst)} worst"
 
 
 def _error_text(error: float) -> str:
-    """An error as a table of the report shows it."""
+    """An error as the report of `verify` shows it."""
     return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
@@ -189,7 +198,7 @@ def _fallback_rows(found: Verification) -> Rows:
 
 
 def _output_verdict(output: Agreement, found: Verification) -> str:
-    """The report's word on one output: ok, missed or not judged, and why."""
+    """The report's word on one output: ok or missed, or why it was not judged."""
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
@@ -204,7 +213,8 @@ def _output_verdict(output: Agreement, found: Verification) -> str:
 
 
 def _output_lines(output: Agreement) -> list[str]:
-    """The report's lines on one output: errors, worst part, details, samples left out."""
+    """The report's lines on one output: its errors by its own measure and by relative L2, the part that decides, how
+    many rows were paired, details, and samples left out; hardly any where nothing was compared."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -212,9 +222,11 @@ def _output_lines(output: Agreement) -> list[str]:
     lines = [f"{title} {_quantiles_text(scores)}"] if output.judged else []
     if output.floating and (scores.name != "numbers" or not output.judged):
         lines.append(f"relative L2 {_quantiles_text(Scores('', output.errors))}")
-    if (part := deciding_part(output)) is not None:
-        title = f"{output.name}{part[0]}, a part of its own scale with {PART:g} times the tolerance:"
-        lines.append(f"{title} relative L2 {_quantiles_text(Scores('', part[1]))}")
+    part = deciding_part(output)
+    if part is not None:
+        name, errors = part
+        title = f"{output.name}{name}, a part of its own scale with {PART:g} times the tolerance:"
+        lines.append(f"{title} relative L2 {_quantiles_text(Scores('', errors))}")
     if output.paired is not None:
         lines.append(f"{output.paired[0]:,} of {output.paired[1]:,} rows have a partner in the other model")
     lines.append("; ".join(_details(output)))
@@ -226,7 +238,7 @@ def _output_lines(output: Agreement) -> list[str]:
 
 def _details(output: Agreement) -> list[str]:
     """What else the report says of an output: of numbers the largest difference, cosine, argmax and what is not finite;
-    of anything else the share of elements that differ, which is its error (`Apart`).
+    of anything else the share of elements that differ, which is its error (`OutputDifference`).
 
     The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
     on one side alone.
@@ -245,7 +257,8 @@ def _details(output: Agreement) -> list[str]:
 
 
 def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
-    """The report's lines on a node to blame: where it is, its operands, what to try."""
+    """The report's lines on a node to blame, which begin with ``word``: where it is and why, its operands, what to try.
+    ``suggests``: whether to print options to try."""
     layer = f"layer {suspect.layer}" if suspect.layer else ""
     inside = f"inside {suspect.inside}" if suspect.inside else ""
     place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
@@ -253,7 +266,7 @@ def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
     for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
         lines += [f"  {sort:<4}{_operand_line(operand)}" for operand in operands[:OPERANDS]]
     if suspect.suggestion and suggests:
-        lines.append(f"  try: {listed(suspect.suggestion)}")
+        lines.append(f"  try: {options_text(suspect.suggestion)}")
     return lines + [f"  or: {hint}" for hint in suspect.hints]
 
 
@@ -266,7 +279,8 @@ def _operand_line(operand: TracedValue) -> str:
 
 
 def _range_in_words(found: object) -> str:
-    """Report of `verify`: the range of a tensor in words, and how much in it is not finite."""
+    """Report of `verify`: the range of a tensor in words, and how much in it is not finite. ``found``: any object with
+    ``smallest`` and ``largest`` (absent or None where nothing is finite), ``infinite`` and ``nan`` (counts)."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
@@ -277,19 +291,21 @@ def _range_in_words(found: object) -> str:
 
 
 def _ok_or_missed(met: bool) -> str:
-    """One word for a table of the report: ok or missed."""
+    """For a table of the report: ``ok`` where the tolerance is met, else ``missed``."""
     return "ok" if met else "missed"
 
 
 def _error_bars(output: Agreement, found: Verification) -> Html:
-    """The page's picture of the error of each sample as a bar, the tolerance as a line."""
+    """The page's picture of the errors of one output as bars, one for each sample that is finite and above zero, with
+    the tolerance as a line; empty without such samples or without a tolerance."""
     errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
     words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
 
 
 def _errors_along_graph(found: Verification) -> Html:
-    """A picture of the error behind each node, in their order; empty where no errors were traced."""
+    """The page's picture of the error behind each node, in their order, with the tolerance as a line; empty where no
+    errors were traced."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
         return Html("")

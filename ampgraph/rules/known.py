@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ..core.arrays import Array
 from ..core.dataflow import Dataflow
-from ..core.selection import touched
+from ..core.selection import matched_op_ids
 from ..oplists.options import Options
 from ..oplists.traits import Traits
 
@@ -54,4 +54,4 @@ IsLow = Callable[[int], bool]
 
 def named_ops(known: Known) -> set[int]:
     """Operators that the user's patterns or an earlier conversion name: rewrites leave them as they are."""
-    return touched(known.flow, known.options.named_patterns)
+    return matched_op_ids(known.flow, known.options.named_patterns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op, Value
 from ..core.graph import NodeEditor
-from ..core.pass_ import foreign
+from ..core.pass_ import plan_mismatch
 from ..core.rewrites import Rewrite
 from .known import IsLow, Known
 
@@ -51,7 +51,7 @@ class RewriteRule(Rewrite):
         none there."""
         ops = [op for index in self.nodes if (op := editor.op(self.scope, index)) is not None]
         if len(ops) < len(self.nodes):
-            raise foreign(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
+            raise plan_mismatch(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
         return ops
 
     def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
@@ -60,13 +60,13 @@ class RewriteRule(Rewrite):
         read = {flow.values[v].name: flow.values[v] for op in self.edited(editor) for v in op.inputs if v != NONE}
         for name in self.reads:
             if name not in read:
-                raise foreign(f"makes {self.writes} read '{name}'", "does not read there")
+                raise plan_mismatch(f"makes {self.writes} read '{name}'", "does not read there")
         return [read[name] for name in self.reads]
 
     def refuse(self, holds: bool) -> None:
         """A plan's rewrite carried out: raises AmpError AMP402 where the nodes are others than it takes them for."""
         if not holds:
-            raise foreign(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
+            raise plan_mismatch(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Idle(RewriteRule):
     reading = ("source",)
 
     @property
-    def gone(self) -> tuple[int, ...]:
+    def removed_nodes(self) -> tuple[int, ...]:
         """All nodes of a rewrite of idle ones: none is left when it is written."""
         return self.nodes
 
@@ -88,7 +88,7 @@ class Idle(RewriteRule):
         return self.source
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return f"reads what a {self.what} read, which did nothing and is taken away"
 

@@ -81,13 +81,13 @@ def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Calla
             finally:
                 child.kill()  # which does nothing to one that has ended
         if child.returncode < 0:
-            return f"the run crashed: {died_of(child.returncode)}", True
+            return f"the run crashed: {signal_words(child.returncode)}", True
         said.seek(0)
         last = (said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
     return f"the run failed: {last or f'exit status {child.returncode}'}", False
 
 
-def died_of(code: int) -> str:
+def signal_words(code: int) -> str:
     """Of a child process: the signal that killed it, from its negative exit status, in words."""
     return signal.strsignal(-code) or f"signal {-code}"
 

@@ -46,15 +46,15 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     except zipfile.BadZipFile:
         if _first_bytes(path).startswith(b"\x93NUMPY"):
             return {ALONE: _read_member(lambda: open(path, "rb"), path.stat().st_size, path.name, path)}
-        raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
+        raise AmpError("AMP108", _why_not_npz(path), where=str(path), hint=_HOW) from None
     except MemoryError:
         message = "holds more than fits into memory"
         raise AmpError("AMP108", message, where=str(path), hint="give fewer rows") from None
     except (OSError, ValueError) as error:  # ValueError: a path that no system has, with a zero byte in it
-        raise cannot_read(path, error) from None
+        raise unreadable_error(path, error) from None
 
 
-def cannot_read(path: Path, error: Exception) -> AmpError:
+def unreadable_error(path: Path, error: Exception) -> AmpError:
     """The error for an .npz file with arrays that the system cannot read."""
     why = getattr(error, "strerror", None) or first_line(error)
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
@@ -66,7 +66,7 @@ def _first_bytes(path: Path) -> bytes:
         return file.read(len(LFS_POINTER))
 
 
-def _not_npz(path: Path) -> str:
+def _why_not_npz(path: Path) -> str:
     """What is wrong with a file that cannot be read as .npz."""
     start = _first_bytes(path)
     if start == LFS_POINTER:
@@ -78,7 +78,7 @@ def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Pa
     """Reads an array of an .npz file whose header fits the ``size`` of its data: no header makes us allocate more."""
     try:
         with opened() as member:
-            shape, dtype, _ = header(member)
+            shape, dtype, _ = read_header(member)
             if dtype.hasobject:
                 raise AmpError(
                     "AMP108",
@@ -97,7 +97,7 @@ def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Pa
         raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
-def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
+def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
     """The header of an array in an .npz file: shape, type, and whether the first axis runs fastest. Raises ValueError
     and others for any other file."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
@@ -115,12 +115,12 @@ def load_inputs(
 
     Raises AmpError as `load_npz`, AMP503 where one that is required is missing from it.
     """
-    arrays = by_input(load_npz(path), names, required)
+    arrays = arrays_by_input(load_npz(path), names, required)
     refuse_missing(required, arrays, reader, str(path))
     return {name: array for name, array in arrays.items() if name in names}
 
 
-def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
+def arrays_by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
     """Arrays of an .npz file by the inputs that they are for; one array and one input that are left over pair up."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:

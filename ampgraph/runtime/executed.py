@@ -31,7 +31,7 @@ from ..core.installing import pip_install
 from ..core.low_types import numpy_type
 from ..core.shown import Data
 from . import session_one
-from .child import died_of
+from .child import signal_words
 from .onnxruntime_session import out_of_memory
 from .ports import Port, check_feeds, contradiction, names_of_outputs
 
@@ -78,9 +78,9 @@ class Runtime:
                 "AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint
             ) from error
         weakref.finalize(self, _end_process, self._child, self._errors, self._folder)
-        about = self._answer()
+        about = self._read_answer()
         if about is None:
-            raise AmpError("AMP508", f"is not a working Python: {self._ended()}", where=words[0])
+            raise AmpError("AMP508", f"is not a working Python: {self._why_ended()}", where=words[0])
         if "lacking" in about:
             raise AmpError("AMP501", f"{about['lacking']} ({words[0]})", hint=pip_install(kind) + ELSEWHERE)
         self.name, self.low, self.note = str(about["runtime"]), tuple(about["low"]), str(about.get("note", ""))
@@ -92,9 +92,11 @@ class Runtime:
         if self._child.poll() is None:
             self._child.stdin.write(json.dumps({"ask": asked, **question}) + "\n")
             self._child.stdin.flush()
-            found = self._answer()
+            found = self._read_answer()
         if found is None:
-            raise AmpError("AMP504", f"{self.name} dies of it: {self._ended()}", hint="ampgraph check names the cause")
+            raise AmpError(
+                "AMP504", f"{self.name} dies of it: {self._why_ended()}", hint="ampgraph check names the cause"
+            )
         if "error" in found:
             raise RuntimeError(found["error"])
         return found
@@ -104,7 +106,7 @@ class Runtime:
         """Whether the runtime's process runs, so that more can be asked."""
         return self._child.poll() is None
 
-    def _answer(self) -> dict[str, Any] | None:
+    def _read_answer(self) -> dict[str, Any] | None:
         """The next answer of the runtime's process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
@@ -116,12 +118,12 @@ class Runtime:
         found: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return found
 
-    def _ended(self) -> str:
+    def _why_ended(self) -> str:
         """Why the process ended: the last line that it wrote, or the signal that killed it."""
         code = self._child.wait()
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or [f"exit status {code}"])[-1]
-        return died_of(code) if code < 0 else last
+        return signal_words(code) if code < 0 else last
 
 
 def is_here(kind: str) -> bool:
@@ -152,7 +154,7 @@ class ExecutedSession:
         try:
             opened = runtime.ask("open", model=str(Path(model).absolute()), threads=threads, hint=hint)
         except RuntimeError as error:
-            raise refused(runtime.name, str(error), model) from error
+            raise runtime_refusal(runtime.name, str(error), model) from error
         self._session = opened["session"]
         self._fed = _port_places(opened["inputs"], list(inputs))
         self._made = _port_places(opened["outputs"], list(outputs))
@@ -201,7 +203,7 @@ class ExecutedSession:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
             hint = f"{contradiction}: feed rows that belong together" if contradiction else "look at what was fed"
-            raise AmpError("AMP504", f"{self.runtime.name} stopped: {said(str(error))}", hint=hint) from error
+            raise AmpError("AMP504", f"{self.runtime.name} stopped: {telling_line(str(error))}", hint=hint) from error
 
 
 def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]:
@@ -213,15 +215,15 @@ def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]
     return {name: by_name[name] for name in names if name in by_name}
 
 
-def refused(runtime: str, error: str, where: str) -> AmpError:
+def runtime_refusal(runtime: str, error: str, where: str) -> AmpError:
     """The error that a session raises where a runtime refuses a model, in the runtime's words."""
     if out_of_memory(RuntimeError(error)):
         return NoMemory(f"out of memory while {runtime} opens it", where=where, hint="try a smaller model")
     hint = "convert for its own --target, or hold the operator with --fp32"
-    return AmpError("AMP502", f"{runtime} refuses the model: {said(error)}", where=where, hint=hint)
+    return AmpError("AMP502", f"{runtime} refuses the model: {telling_line(error)}", where=where, hint=hint)
 
 
-def said(error: str) -> str:
+def telling_line(error: str) -> str:
     """The words of a runtime's error that say most: the last line that is no trace of C++ calls."""
     lines = [line.strip() for line in error.splitlines()]
     told = [

@@ -64,7 +64,7 @@ class MindirPorts:
         return {name: checked[name] for name in self.inputs}
 
 
-def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
+def _mindir_port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
     """An input or output as MindIR says it: -1 is an open size, -2 alone an unknown rank."""
     ranked = dims != UNKNOWN_RANK
     return Port(name, dtype, tuple(None if dim == -1 else dim for dim in dims) if ranked else (), ranked)
@@ -82,7 +82,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
     for value in model.graph.output:
         found += value.tensor or _tuple_tensors(value.attr_info)
     outputs = [
-        _port(f"output{index}", ELEMENT_TYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
+        _mindir_port(f"output{index}", ELEMENT_TYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
         for index, tensor in enumerate(found)
     ]
     low = _low_types(model)
@@ -114,7 +114,7 @@ def _input_port(value: Any, name: str, path: Any) -> Port:
     kind = ELEMENT_TYPES.get(value.tensor[0].data_type, "")
     if not kind or kind == "string":
         raise AmpError("AMP502", f"'{name}' has a type that cannot be fed", where=str(path), hint="export numbers")
-    return _port(name, kind, tuple(value.tensor[0].dims))
+    return _mindir_port(name, kind, tuple(value.tensor[0].dims))
 
 
 # -- what runs it -----------------------------------------------------------------------------------------------------
@@ -163,24 +163,24 @@ def select_device(ms: ModuleType, device: str) -> str:
         try:
             ms.set_device(wanted)
         except (RuntimeError, ValueError) as error:
-            message = f"mindspore {ms.__version__} finds no {wanted} device here: {_what_is_there(error)}"
+            message = f"mindspore {ms.__version__} finds no {wanted} device here: {_devices_there(error)}"
             hint = (
                 "install the NPU driver and the CANN toolkit, source its set_env.sh, then install mindspore for it; "
                 "or use device cpu"
             )
             raise AmpError("AMP505", message, hint=hint if wanted == "Ascend" else "use device auto") from error
     if wanted == "Ascend":
-        _keep_types(ms)
+        _keep_file_types(ms)
     return wanted
 
 
-def _what_is_there(error: BaseException) -> str:
+def _devices_there(error: BaseException) -> str:
     """The devices that the MindSpore installed here runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
     return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
 
-def _keep_types(ms: ModuleType) -> None:
+def _keep_file_types(ms: ModuleType) -> None:
     """For a session of MindSpore: Ascend computes in the types of the file; AMP505 where the process chose others."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
@@ -229,7 +229,7 @@ def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
+def reporting_stops(ports: MindirPorts, device: str) -> Iterator[None]:
     """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504; what it dumps then goes away."""
     dumps_elsewhere = DUMPS in os.environ
     os.environ.setdefault(DUMPS, _dump_folder().name)
@@ -253,7 +253,7 @@ def _dump_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
-def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
+def to_tensors(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
     """Checked feeds as tensors of MindSpore."""
     return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
@@ -286,8 +286,8 @@ class MindsporeSession:
         Raises AmpError AMP503 for feeds that do not fit and an output that is not there, AMP504 when MindSpore stops.
         """
         arrays = self.ports.check(feeds)
-        with stops_reported(self.ports, self.device), graph_mode(self._ms):
-            results = self._cell(*tensors_of(self._ms, arrays))
+        with reporting_stops(self.ports, self.device), graph_mode(self._ms):
+            results = self._cell(*to_tensors(self._ms, arrays))
             found = [to_numpy(tensor) for tensor in _flat_results(results)]
         names = list(self.outputs)
         if len(names) != len(found):

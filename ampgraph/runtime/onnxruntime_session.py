@@ -66,7 +66,7 @@ class OnnxSession:
         source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
         self.where = source if isinstance(source, str) else "model"
         kept_out = CRASHING if self.device == "cpu" else []
-        self._session = opened(source, options, providers, kept_out, self.where)
+        self._session = open_session(source, options, providers, kept_out, self.where)
         self.inputs = {item.name: _port_of(item) for item in self._session.get_inputs()}
         self.outputs = {item.name: _port_of(item) for item in self._session.get_outputs()}
         self.required = list(self.inputs)
@@ -83,7 +83,7 @@ class OnnxSession:
         except AmpError:
             raise
         except Exception as error:
-            raise stopped(error, self.device, contradiction(self.inputs, checked)) from error
+            raise stop_error(error, self.device, contradiction(self.inputs, checked)) from error
 
     def _run_values(self, feeds: dict[str, Result], wanted: list[str]) -> dict[str, Result]:
         """Runs by OrtValues: bfloat16 goes in and out as 16-bit words, since numpy has no such type."""
@@ -145,7 +145,7 @@ def _port_of(item: Any) -> Port:
     return Port(item.name, NUMPY_TYPES.get(name, name), tuple(item.shape))
 
 
-def refused(error: Exception, where: str) -> AmpError:
+def refusal_error(error: Exception, where: str) -> AmpError:
     """The error of a session where ONNX Runtime refuses a model, in the runtime's words."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
@@ -177,7 +177,7 @@ def older_than_the_model(message: str) -> str:
     return f"onnxruntime {version} may be older than the model: a newer one, which may need a newer Python, reads it"
 
 
-def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
+def stop_error(error: Exception, device: str, contradiction: str = "") -> AmpError:
     """The error of a session's run in the runtime's words. ``contradiction``: what does not agree in what was fed."""
     message = first_line(error)
     if out_of_memory(error):
@@ -238,7 +238,7 @@ def in_file_order(options: SessionOptions) -> SessionOptions:
     return options
 
 
-def opened(
+def open_session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...] = CPU, kept_out: Sequence[str] = SEARCHES,
     where: str = "model",
 ) -> InferenceSession:  # fmt: skip
@@ -246,10 +246,10 @@ def opened(
     try:
         return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
-        raise refused(error, where) from error
+        raise refusal_error(error, where) from error
 
 
-def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
+def open_session_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
     """A session on the CPU, without optimizations where these break the model: some do beside what nobody reads.
 
     It raises the runtime's own first error where it does not open so either.

@@ -15,7 +15,7 @@ from ..formats.kinds import PathLike
 from ..oplists.kernels import load_kernels
 from .child import Answer, in_child
 from .devices import import_onnxruntime
-from .onnxruntime_session import quiet_options, refused
+from .onnxruntime_session import quiet_options, refusal_error
 
 CPU = "cpu"
 SECONDS, MEMORY = 60.0, 6 << 30  # for one file
@@ -74,8 +74,8 @@ def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]
-        ended = in_child(_open_here, (left, optimised), seconds=SECONDS * len(left), memory=MEMORY)
-        found += [_opening_of(said, name) for said, name in zip(ended.answers, left, strict=False)]
+        ended = in_child(_answer_in_child, (left, optimised), seconds=SECONDS * len(left), memory=MEMORY)
+        found += [_opening_from_answer(said, name) for said, name in zip(ended.answers, left, strict=False)]
         if len(found) < len(names):
             if not ended.crashed:
                 raise AmpError("AMP504", f"ONNX Runtime does not open it: {ended.said}", where=names[len(found)])
@@ -83,7 +83,7 @@ def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
     return found
 
 
-def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
+def _answer_in_child(asked: tuple[list[str], bool], answer: Answer) -> None:
     """Runs in the child process: opens each file with ONNX Runtime, and answers its refusal, "" for none."""
     import onnxruntime
 
@@ -102,13 +102,13 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
             answer("")
 
 
-def _opening_of(said: str, name: str) -> Opening:
+def _opening_from_answer(said: str, name: str) -> Opening:
     """How a file was opened, from what ONNX Runtime ``said`` against it in the child; AMP502 stands for a refusal of
     the model itself. Raises what is not the model's fault: AMP101 for no such file, AMP504 for want of memory."""
     if not said:
         return Opening()
     error = RuntimeError(said)
-    if (fault := refused(error, name)).code != "AMP502":
+    if (fault := refusal_error(error, name)).code != "AMP502":
         raise fault
     line = first_line(error)
     return Opening(_HEAD.sub("", line).removesuffix("."), lacks_kernel="NOT_IMPLEMENTED" in line)
@@ -117,16 +117,16 @@ def _opening_of(said: str, name: str) -> Opening:
 # -- beside what it was made from -------------------------------------------------------------------------------------
 
 
-def refusal(model: str) -> Opening | None:
+def opening_refusal(model: str) -> Opening | None:
     """ONNX Runtime's refusal to open a file on the CPU; None if it opens. Raises AmpError AMP101, AMP501, AMP504."""
     (found,) = open_each([model])
     return None if found.opens else found
 
 
-def fault(reference: str, model: str, target: str) -> Opening | None:
+def opening_fault(reference: str, model: str, target: str) -> Opening | None:
     """Why ONNX Runtime does not open a converted file although it opens the reference; None where it opens, or neither
     does."""
-    found = refusal(model)
+    found = opening_refusal(model)
     return found if found is not None and is_fault(found, reference, model, target) else None
 
 
@@ -137,17 +137,17 @@ def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
     Where it lacks one it may write the operator's definition out, which need not be valid in these types: what is
     refused without optimisations too is a fault at another target only where onnx's checker finds one.
     """
-    if (found.lacks_kernel and target != CPU) or refusal(reference) is not None:
+    if (found.lacks_kernel and target != CPU) or opening_refusal(reference) is not None:
         return False
     known = found.died or found.optimised or target == CPU
     return known or (_is_invalid(model) and not _is_invalid(reference))
 
 
-def noted(reference: PathLike | None, model: PathLike | None) -> list[str]:
+def opening_notes(reference: PathLike | None, model: PathLike | None) -> list[str]:
     """Notes on a converted file that ONNX Runtime does not open or run on the CPU; empty for models in memory."""
     if reference is None or model is None or is_mindir(model):
         return []
-    found = fault(os.fspath(reference), os.fspath(model), "")
+    found = opening_fault(os.fspath(reference), os.fspath(model), "")
     opens = "ONNX Runtime opens the reference with its default optimisations, and not the model"
     return [] if found is None else [f"{opens}: {found.said}"]
 

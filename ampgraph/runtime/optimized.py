@@ -22,7 +22,7 @@ _TENSOR_TYPES = {
 }
 
 
-def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def infer_output_types(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Outputs of a node of the optimised graph without a type in ``types``, each with the one that follows, if any."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
@@ -87,11 +87,11 @@ def fused_parts(
         here = node.op_type, node.name
         parts = _covered_nodes(node, makers, known, kept)
         found.append(parts or (firsts[here] if here in kept else ()))
-    _to_who_computes(after, found, {node.output[0]: node.op_type for node in before if node.output})
+    _move_to_computing(after, found, {node.output[0]: node.op_type for node in before if node.output})
     return found
 
 
-def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
+def _move_to_computing(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
     """In the optimised graph: gives file nodes that end in a data move to the fused node in front of that move, in
     place: it computed them.
 
@@ -206,7 +206,7 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
     Weights need not be there. Providers are exact where `name_nodes` named the nodes of the file.
     """
     places = placements(log)
-    given, made = [node for node, _ in walk(before.graph)], list(walk(after.graph))
+    given, made = [node for node, _ in walk_nodes(before.graph)], list(walk_nodes(after.graph))
     stored = [tensor.name for tensor in after.graph.initializer]
     parts = fused_parts(given, [node for node, _ in made], stored)
     nodes = []
@@ -240,11 +240,11 @@ def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
         if not node.name or node.name in seen:
             node.name = f"{node.name or node.op_type}#{len(seen)}"
         seen.add(node.name)
-        for body in bodies(node):
+        for body in bodies_of(node):
             name_nodes(body, seen)
 
 
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs that a node (If, Loop, Scan) of the optimised graph holds."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -257,7 +257,7 @@ def kind_of(node: onnx.NodeProto) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
-def walk(
+def walk_nodes(
     graph: onnx.GraphProto, outer: Mapping[str, int] | None = None
 ) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
     """Every node of an optimised graph, bodies included, with the element types of the values that it sees."""
@@ -267,10 +267,10 @@ def walk(
             types[value.name] = value.type.tensor_type.elem_type
     types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
     for node in graph.node:
-        types.update(unwritten(node, kind_of(node), types))
+        types.update(infer_output_types(node, kind_of(node), types))
         yield node, types
-        for body in bodies(node):
-            yield from walk(body, types)
+        for body in bodies_of(node):
+            yield from walk_nodes(body, types)
 
 
 def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:

@@ -20,8 +20,8 @@ import onnx
 
 from ..core.errors import AmpError
 from . import optimize_one
-from .child import died_of
-from .optimized import Optimized, kind_of, name_nodes, read_optimized, walk
+from .child import signal_words
+from .optimized import Optimized, kind_of, name_nodes, read_optimized, walk_nodes
 
 Level = Literal["DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL"]
 SIZE_LIMIT = 2_000_000_000  # bytes: protobuf writes no more in one piece
@@ -56,21 +56,23 @@ def optimized(
         NotOptimized: there is no such provider, or the runtime refuses the model, or dies of it.
         AmpError: AMP508 for an interpreter that cannot be started.
     """
-    proto, folder = named(model, folder)
+    proto, folder = with_named_nodes(model, folder)
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        made, runtime, log = _optimised_in_child(proto, provider, python, level, folder, Path(scratch))
+        made, runtime, log = _optimise_in_child(proto, provider, python, level, folder, Path(scratch))
         return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
 
 
-def written_out(
+def write_optimized(
     model: onnx.ModelProto, provider: str, *, python: str = "", level: Level = "ENABLE_EXTENDED"
 ) -> onnx.ModelProto:
     """A model, its weights in it, as ONNX Runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        return onnx.load(_optimised_in_child(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
+        return onnx.load(
+            _optimise_in_child(with_named_nodes(model, "")[0], provider, python, level, "", Path(scratch))[0]
+        )
 
 
-def _optimised_in_child(
+def _optimise_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
     """The file to which ONNX Runtime, in a child process, wrote the graph that it optimised, the runtime's name, and
@@ -89,7 +91,7 @@ def _optimised_in_child(
     return made, runtime, log
 
 
-def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python: str = "") -> list[Path]:
+def fuse_for(model: Path, folder: Path, architectures: Sequence[str], *, python: str = "") -> list[Path]:
     """The files that ONNX Runtime's transformers optimizer made of a file, by its fusions for some architectures.
 
     Raises NotOptimized where that environment has no such optimizer, and as `optimized`.
@@ -100,7 +102,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
     return [folder / f"{name}.onnx" for name in told["made"]]
 
 
-def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
+def with_named_nodes(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
     """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the folder of its external data."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):
@@ -124,11 +126,11 @@ def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
     try:
         told: dict[str, Any] = json.loads(last)
     except ValueError:
-        raise no_python(python, last, lacking) from None
+        raise no_python_error(python, last, lacking) from None
     return told, log
 
 
-def no_python(python: str, said: str, lacking: str) -> AmpError:
+def no_python_error(python: str, said: str, lacking: str) -> AmpError:
     """The error where ``--runtime`` names a program that is no Python, or one without what is needed."""
     hint = f"name the python of an environment {lacking}"
     return AmpError("AMP508", f"is not a working Python: {said}", where=python or sys.executable, hint=hint)
@@ -158,10 +160,10 @@ def run_python(
     except subprocess.TimeoutExpired as error:
         raise Died from error
     if ended.returncode < 0:
-        raise Died(died_of(ended.returncode))
+        raise Died(signal_words(ended.returncode))
     if ended.returncode or not (silent or ended.stdout.strip()):
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise no_python(python, last, lacking)
+        raise no_python_error(python, last, lacking)
     return ended.stdout, ended.stderr
 
 
@@ -174,7 +176,7 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 
 @dataclass(frozen=True)
-class Counter:
+class NodeCounter:
     """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
 
     provider: str
@@ -194,7 +196,7 @@ class FusedModel:
     how: str
     before: int
     after: int
-    counter: Counter
+    counter: NodeCounter
 
 
 def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
@@ -212,7 +214,7 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     counter = _node_counter(proto, provider, python)
     before = counter(proto)
     best, how, least = proto, "", (before, node_count(proto))
-    for made, name in _candidates(proto, counter, python):
+    for made, name in _fusions(proto, counter, python):
         if _interface(proto) != _interface(made) or not admits(made):
             continue
         size = (counter(made), node_count(made))
@@ -224,30 +226,30 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     return FusedModel(best, how, before, least[0], counter)
 
 
-def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
+def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> NodeCounter:
     """What counts a model's nodes after optimisation: the target's provider, or the CPU's without its own layouts."""
     try:
         optimized(proto, provider, python=python, level="DISABLE_ALL")
     except NotOptimized as why:
         if not why.elsewhere:
             raise
-        return Counter(CPU, python, "ENABLE_EXTENDED")
-    return Counter(provider, python, "ENABLE_ALL" if provider != CPU else "ENABLE_EXTENDED")
+        return NodeCounter(CPU, python, "ENABLE_EXTENDED")
+    return NodeCounter(provider, python, "ENABLE_ALL" if provider != CPU else "ENABLE_EXTENDED")
 
 
-def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
+def _fusions(proto: onnx.ModelProto, counter: NodeCounter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
     """Ways to fuse a model: as the target's session of ONNX Runtime writes it out, and as the transformers optimizer
     makes it, without repetitions."""
     if counter.level == "ENABLE_ALL":
-        yield written_out(proto, counter.provider, python=python), "a session"
+        yield write_optimized(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()
-    plain = written_out(proto, CPU, python=python, level="ENABLE_BASIC")
+    plain = write_optimized(proto, CPU, python=python, level="ENABLE_BASIC")
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         given = Path(scratch, "model.onnx")
         given.write_bytes(plain.SerializeToString())
-        for path in fused_for(given, Path(scratch), ARCHITECTURES, python=python):
+        for path in fuse_for(given, Path(scratch), ARCHITECTURES, python=python):
             made = onnx.load(path)
-            kinds = tuple(sorted(kind_of(node) for node, _ in walk(made.graph)))
+            kinds = tuple(sorted(kind_of(node) for node, _ in walk_nodes(made.graph)))
             if kinds not in seen:
                 seen.add(kinds)
                 yield made, f"the transformers optimizer, as {path.stem}"
@@ -255,7 +257,7 @@ def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterat
 
 def node_count(proto: onnx.ModelProto) -> int:
     """Nodes of a file that ONNX Runtime's optimizer wrote, bodies included."""
-    return sum(1 for _ in walk(proto.graph))
+    return sum(1 for _ in walk_nodes(proto.graph))
 
 
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:

@@ -193,13 +193,13 @@ class WebGpu(OnnxRuntime):
         """The kernels that ran, with copies between devices; before the first run, each node with its provider."""
         opened = self.opened[session]
         if session in self.made:
-            return self._executed(opened.end_profiling())
+            return self._executed_layers(opened.end_profiling())
         placed = [
             (found.ep_name, node) for found in opened.get_provider_graph_assignment_info() for node in found.get_nodes()
         ]
-        return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
+        return [self._layer_row(node.name, node.op_type, provider, []) for provider, node in placed]
 
-    def _executed(self, profile: str) -> list[dict[str, Any]]:
+    def _executed_layers(self, profile: str) -> list[dict[str, Any]]:
         """The kernels in a profile of ONNX Runtime, which is removed."""
         with open(profile, encoding="utf-8") as file:
             events = json.load(file)
@@ -207,13 +207,13 @@ class WebGpu(OnnxRuntime):
         end = "_kernel_time"
         rows = {event["name"].removesuffix(end): event["args"] for event in events if event["name"].endswith(end)}
         return [
-            self._row(
+            self._layer_row(
                 name, said["op_name"], said["provider"], [kind for one in said["output_type_shape"] for kind in one]
             )
             for name, said in rows.items()
         ]
 
-    def _row(self, name: str, kind: str, provider: str, types: list[str]) -> dict[str, Any]:
+    def _layer_row(self, name: str, kind: str, provider: str, types: list[str]) -> dict[str, Any]:
         """A kernel as `layers` gives it: kind, type of its first output, and the device that it ran on."""
         dtype = {"float": "float32", "double": "float64"}.get(types[0], types[0]) if types else ""
         on = provider.removesuffix("ExecutionProvider").lower()
@@ -223,7 +223,7 @@ class WebGpu(OnnxRuntime):
 KINDS: dict[str, Any] = {"cpu": OnnxRuntime, "openvino": OpenVino, "webgpu": WebGpu}
 
 
-def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
+def answer_question(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
     """Answers one question: calls the runtime's method of that name, with arrays read from and written to files."""
     asked, session = question.pop("ask"), question.get("session")
     if asked in ("about", "open", "layers"):
@@ -260,7 +260,7 @@ def main(kind: str) -> None:
     tell(runtime.about())
     for line in sys.stdin:
         try:
-            tell(answer(runtime, json.loads(line)))
+            tell(answer_question(runtime, json.loads(line)))
         except Exception as error:  # runtimes raise kinds of their own for every fault
             tell({"error": str(error).strip() or type(error).__name__})
 

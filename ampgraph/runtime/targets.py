@@ -37,7 +37,7 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
     kernels = load_kernels(place_word(target)) if target else None
     if kernels is None or not kernels.executes:
         if python:
-            raise lacking(target)
+            raise lacking_runtime(target)
         return None
     here = is_here(kernels.executes) and _computes_here(kernels)
     return Runtime(kernels.executes, python) if python or here else None
@@ -48,7 +48,7 @@ def _computes_here(kernels: Kernels) -> bool:
     return not kernels.machines or platform.machine() in kernels.machines
 
 
-def lacking(target: str) -> AmpError:
+def lacking_runtime(target: str) -> AmpError:
     """The error where no runtime that executes a target's files is here."""
     kind = load_kernels(place_word(target)).executes if target else ""
     if target and load_kernels(place_word(target)).builder:
@@ -82,7 +82,7 @@ def executed_session(
     return ExecutedSession(runtime, os.fspath(path), interface.inputs, interface.outputs, threads=threads, hint=hint)
 
 
-def unproven(runtime: Runtime, low: list[str]) -> list[str]:
+def unproven_notes(runtime: Runtime, low: list[str]) -> list[str]:
     """What a run of a model with these low types does not show, as the runtime has no kernels of them here."""
     wide = [dtype for dtype in low if dtype not in runtime.low]
     return [

@@ -27,8 +27,8 @@ from ..core.arrays import Array
 from ..core.errors import AmpError
 from ..core.installing import pip_install
 from . import tensorrt_one
-from .optimized import kind_of, walk
-from .optimizing import Died, named, run_python
+from .optimized import kind_of, walk_nodes
+from .optimizing import Died, run_python, with_named_nodes
 
 SECONDS = 600.0
 EXTRA = "tensorrt-rtx"
@@ -202,9 +202,9 @@ def build_all(jobs: Iterable[BuildJob], *, python: str = "") -> Iterator[BuildAn
 
 def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
     """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
-    proto, folder = named(job.model, job.folder)
+    proto, folder = with_named_nodes(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
-    nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk(proto.graph)}
+    nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk_nodes(proto.graph)}
     sizes = {name: list(said) for name, said in job.sizes.items()}
     values = {name: list(said) for name, said in job.values.items()}
     return {
@@ -243,7 +243,7 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
     if "capability" in told:
         message = f"TensorRT for RTX builds for no GPU of compute capability '{told['capability']}'"
         raise AmpError("AMP301", message, hint=f"it knows {', '.join(told['known'])}")
-    refused = dict.fromkeys(_refusal(**said, nodes=nodes) for said in told["refused"])
+    refused = dict.fromkeys(_read_refusal(**said, nodes=nodes) for said in told["refused"])
     kernels = [
         replace(kernel, computes=tuple(made for name in kernel.nodes for made in nodes.get(name, ())[1:]))
         for kernel in read_kernels(told["layers"])
@@ -252,7 +252,7 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
     return BuildAnswer(f"TensorRT for RTX {told['runtime']}", tuple(refused), engine)
 
 
-def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
+def _read_refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
     """An operator that TensorRT's builder refuses, with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], refusal_text(words))

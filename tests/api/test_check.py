@@ -27,7 +27,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import SIMULATED, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics import verdict as judging
-from ampgraph.numerics.metrics.agreement import Agreement, apart, vanishing
+from ampgraph.numerics.metrics.agreement import Agreement, compare_outputs, vanishing_output
 from ampgraph.numerics.metrics.metric import own_metric
 from ampgraph.numerics.metrics.verdict import Compared
 from ampgraph.numerics.pairs import MindirPair, OnnxPair
@@ -240,12 +240,12 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
     for name, size in (("a", 1e-3), ("b", 1.0), ("c", 1.0)):
         np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
-    left = iter([judging.apart] * 2)
-    monkeypatch.setattr(judging, "apart", lambda a, b: next(left)(a, b))
+    left = iter([judging.compare_outputs] * 2)
+    monkeypatch.setattr(judging, "compare_outputs", lambda a, b: next(left)(a, b))
     asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
-        check_run.run(asked, answers.append)
+        check_run.check_files(asked, answers.append)
     assert [(found.outcome, found.samples, found.left) for found in answers] == [("ok", 1, 2), ("missed", 2, 1)]
 
 
@@ -263,7 +263,9 @@ def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
         ),  # which tells nothing of what depends on it
     ):
         answers: list[CheckVerdict] = []
-        check_run.run(Request(str(source), str(tmp_path / "low.onnx"), data, count, {}, 1e-2, 0), answers.append)
+        check_run.check_files(
+            Request(str(source), str(tmp_path / "low.onnx"), data, count, {}, 1e-2, 0), answers.append
+        )
         assert re.match(said, str(answers[-1]))
 
 
@@ -346,7 +348,7 @@ def test_rows_without_a_clear_class_say_little_of_others():
     for row in [[0.5, 0.5]] * 6 + [[0.99, 0.01]] * 2:
         want = np.array([row], np.float32)
         got = want + lost if row[0] == 0.5 else want
-        agreement.add(apart(want, got), metric.judge({"p": want}, {"p": got})["p"])
+        agreement.add(compare_outputs(want, got), metric.judge({"p": want}, {"p": got})["p"])
     assert agreement.held.errors == [0.0, 0.0]
     agreement.parts, agreement.judged = agreement.parts[:7], agreement.judged[:7]  # one of seven is too few
     assert len(agreement.held.errors) == 7 and agreement.held.worst > 1e-2
@@ -438,7 +440,7 @@ def test_models_of_which_little_can_be_said(amp, path, monkeypatch):
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
     # one that differs from itself and draws nothing is not called random
-    monkeypatch.setattr(check_run.CheckRun, "_from_itself", lambda self: 1.0)
+    monkeypatch.setattr(check_run.CheckRun, "_error_against_itself", lambda self: 1.0)
     found = rows(amp("convert", path(LARGE), "--check", "auto")[1])
     assert found["check"].endswith(
         "and draws no random numbers: its generated inputs may have sizes that it does not take"
@@ -539,7 +541,7 @@ def files(path: Callable[..., Path], tmp_path: Path) -> tuple[str, str]:
 def verdict(files: tuple[str, str], recipe: Recipe | None, **more: Any) -> CheckVerdict:
     """The last answer of the check, in this process."""
     given: list[CheckVerdict] = []
-    check_run.run(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
+    check_run.check_files(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
     return given[-1]
 
 
@@ -599,7 +601,7 @@ def test_tune_is_held_to_the_tolerance_of_a_whole_output(
 def test_repair_takes_what_the_check_finds_where_tune_finds_nothing(
     files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "by_search", lambda *words: None)
+    monkeypatch.setattr(check, "repair_by_search", lambda *words: None)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)
@@ -763,8 +765,10 @@ def test_one_of_eight_of_the_users_decides(worst, outcome):
 def test_an_output_that_float16_does_not_reach(errors, sizes, said):
     seen = watched(errors, sizes)
     assert seen.verdict(1e-2, generated=True).outcome == "ok"  # the floor says so
-    assert said in vanishing(seen.outputs, {}) and bool(said) == bool(vanishing(seen.outputs, {}))
-    assert not vanishing(seen.outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like
+    assert said in vanishing_output(seen.outputs, {}) and bool(said) == bool(vanishing_output(seen.outputs, {}))
+    assert not vanishing_output(
+        seen.outputs, {"y": "probabilities"}
+    )  # probabilities may be as near to zero as they like
 
 
 # A model that its inputs' own rounding takes beyond the tolerance is named as such, with how much that is.

@@ -15,7 +15,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph import AmpError, Plan
 from ampgraph.api.check import convert_and_check
-from ampgraph.api.prepare import moved
+from ampgraph.api.prepare import move_opset
 from ampgraph.api.steps import Job
 from ampgraph.core.annotations import NODES, PRECISION, REASON
 from ampgraph.core.progress import silent
@@ -371,7 +371,7 @@ def test_opsets_that_bfloat16_needs() -> None:
     assert ampgraph.convert(result, "O2", **words).SerializeToString() == result.SerializeToString()
     plan = ampgraph.plan(model, "O2", **words)
     recipe = Recipe.of(level="O2", **words)
-    (note,) = moved(adapters.load(model)[0], recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+    (note,) = move_opset(adapters.load(model)[0], recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
     assert note.text.startswith("moved from opset 13 to 22: -3 products in float32") and plan.opset == 22
     assert ampgraph.apply(model, Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()
     # `--io` is refused only where no later opset is taken.
@@ -400,7 +400,7 @@ def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opset_of(ampgraph.convert(given(PRODUCT, 9), "O2", dtype="bfloat16", opset="auto")) == 9
     recipe = Recipe.of(level="O2", dtype="bfloat16", opset="auto")
     graph, _ = adapters.load(given(PRODUCT, 9))
-    notes = moved(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+    notes = move_opset(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
     assert [note.text for note in notes] == ["opset 13 is not taken: cuda has no kernel there for Relu"]
 
 
@@ -410,7 +410,7 @@ def test_opsets_that_are_given() -> None:
     graph, _ = adapters.load(pool)
     for opset, texts in ((22, ["opset 22 moves MaxPool off cuda, which has no kernel there"]), (21, [])):
         recipe = Recipe.of(level="O2", opset=opset)
-        notes = moved(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+        notes = move_opset(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
         assert [note.text for note in notes] == texts
     # words that make no sense
     with pytest.raises(AmpError, match="AMP307.*whole number"):

@@ -21,7 +21,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
 from ampgraph.runtime import opening
-from ampgraph.runtime.opening import Opening, fault, open_each, refusal
+from ampgraph.runtime.opening import Opening, open_each, opening_fault, opening_refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
 
@@ -63,7 +63,7 @@ def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
     """What the child of a check answers."""
     given: list[CheckVerdict] = []
     recipe = Recipe.of(level="O1", target="cuda")
-    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
+    check_run.check_files(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
     return given
 
 
@@ -96,7 +96,7 @@ def test_what_is_not_the_models_fault_is_raised(tmp_path: Path, monkeypatch: pyt
         OPEN([model], optimised=True)
     assert late.value.where == model
     with pytest.raises(AmpError) as full:
-        opening._opening_of("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", model)
+        opening._opening_from_answer("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", model)
     assert full.value.code == "AMP504" and "out of memory" in full.value.message
 
 
@@ -106,26 +106,26 @@ def test_no_fault_for_another_target(tmp_path: Path) -> None:
     given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
     path = str(tmp_path / "low.onnx")
     onnx.save(proto(ampgraph.convert(given, "O3", dtype="bfloat16", target="cuda", check="off")), path)
-    found = refusal(path)
+    found = opening_refusal(path)
     assert found is not None and found.lacks_kernel and "Could not find an implementation" in found.said
     onnx.save(given, tmp_path / "model.onnx")
-    assert fault(str(tmp_path / "model.onnx"), path, "cuda") is None
-    assert fault(str(tmp_path / "model.onnx"), path, "cpu") == found
+    assert opening_fault(str(tmp_path / "model.onnx"), path, "cuda") is None
+    assert opening_fault(str(tmp_path / "model.onnx"), path, "cpu") == found
     # It writes out what Clip is, with a Where that takes no bfloat16 at this opset.
     paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
         onnx.save(parse(text, opset=14), path)
-    found = refusal(paths[1])
-    assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
-    assert fault(*paths, "cpu") == found
+    found = opening_refusal(paths[1])
+    assert found is not None and "Where" in found.said and opening_fault(*paths, "cuda") is None
+    assert opening_fault(*paths, "cpu") == found
 
 
 def test_what_is_no_graph_and_what_kills(tmp_path: Path) -> None:
     paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
-    found = fault(*paths, "cuda")
+    found = opening_fault(*paths, "cuda")
     assert found is not None and "is invalid" in found.said and not found.optimised
     # verify and check say it too
     model, low = files(tmp_path)
@@ -155,7 +155,7 @@ def test_a_file_that_kills_the_runtime(tmp_path: Path) -> None:
     assert "Segmentation fault" in second.said and second.died and second.optimised
     # what kills the runtime before is no fault
     _, low = killing(tmp_path)
-    assert fault(low, low, "cuda") is None
+    assert opening_fault(low, low, "cuda") is None
     # check and verify survive it and say so
     model, low = killing(tmp_path)
     (finding,) = ampgraph.check(low).findings
@@ -165,7 +165,7 @@ def test_a_file_that_kills_the_runtime(tmp_path: Path) -> None:
 
 def test_what_kills_the_runtime_is_a_fault_at_any_target(tmp_path: Path) -> None:
     files = killing(tmp_path)
-    assert {fault(*files, target) for target in ("cpu", "tensorrt")} == {refusal(files[1])}
+    assert {opening_fault(*files, target) for target in ("cpu", "tensorrt")} == {opening_refusal(files[1])}
     first, last = asked(*files, "cuda")
     assert first.missed and "Segmentation fault" in first.refused and "crashes on it: with ORT_DISABLE_ALL" in first.why
     assert str(last).startswith("MISSED: ONNX Runtime does not open it: the run crashed")
@@ -217,10 +217,10 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
         written.append(done)
         return done
 
-    monkeypatch.setattr(check, "made", made)
+    monkeypatch.setattr(check, "convert_in_memory", made)
     monkeypatch.setattr(check, "mode_of", lambda done: "auto")
-    monkeypatch.setattr(check, "trial", trial)
-    monkeypatch.setattr(check, "finished", finished)
+    monkeypatch.setattr(check, "verdict_before_writing", trial)
+    monkeypatch.setattr(check, "write_files", finished)
     done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
     assert done.verdict is not None and done.verdict.pinned == (("op:Add",) if mends else ())
     assert written == [done] and done.verdict.ok == mends

@@ -78,10 +78,10 @@ def test_only_what_the_target_runs_is_taken(
     made.graph.node.add(op_type=fused, domain="com.microsoft")
     made.opset_import.add(domain="com.microsoft", version=1)
     monkeypatch.setattr(
-        optimizing, "_node_counter", lambda *asked: optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+        optimizing, "_node_counter", lambda *asked: optimizing.NodeCounter("CPUExecutionProvider", "", "ENABLE_ALL")
     )
-    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
-    monkeypatch.setattr(optimizing, "_candidates", lambda *asked: iter([(made, "a test")]))
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", lambda self, proto: 1 if proto is made else 2)
+    monkeypatch.setattr(optimizing, "_fusions", lambda *asked: iter([(made, "a test")]))
     options = resolve(Recipe(target=target), "ONNX")
     found = optimizing.best_fused(PRODUCT, options.kernels.provider, lambda m: prepare.runs_on(options, m))
     assert found.how == ("a test" if taken else "")
@@ -114,7 +114,7 @@ def test_what_has_no_cast_or_no_node() -> None:
     # a model without nodes is left as it is
     given = parse("g (float[4] x) => (float[4] x) { }")
     assert ampgraph.convert(given, optimize=True) == given
-    assert prepare.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
+    assert prepare.optimise(*asked(given)).notes[0].text == "not done: the model has no nodes"
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
     """``counts``: nodes that are run of a conversion, by whether it holds the runtime's own operators."""
     made = ModelProto()
     made.CopyFrom(FUSED)
-    counter = optimizing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
-    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
+    counter = optimizing.NodeCounter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
     monkeypatch.setattr(prepare, "best_fused", lambda *a, **k: optimizing.FusedModel(made, "a test", 9, 3, counter))
     return PRODUCT
 
@@ -160,7 +160,7 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
 @pytest.mark.parametrize(("after", "kept"), [(7, True), (8, True), (9, False)])
 def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, after: int, kept: bool) -> None:
     given = fused_by_a_test(monkeypatch, {False: 8, True: after}, "CUDA")
-    found = prepare.optimised(*asked(given)).notes[0].text
+    found = prepare.optimise(*asked(given)).notes[0].text
     assert ("not kept" in found) is not kept and (
         kept or f"{after} nodes that CUDA runs in float16, 8 without" in found
     )
@@ -171,7 +171,7 @@ def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, a
 
 def test_without_the_targets_provider_the_files_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     given = fused_by_a_test(monkeypatch, {})
-    text = prepare.optimised(*asked(given)).notes[0].text
+    text = prepare.optimise(*asked(given)).notes[0].text
     assert text.startswith("not kept, by a test: 6 nodes of the file in float16, 4 without it")
 
 
@@ -182,8 +182,8 @@ def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.Monke
         return 8
 
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
-    monkeypatch.setattr(optimizing.Counter, "__call__", refuses)
-    assert "converted then, a test refuses it" in prepare.optimised(*asked(given)).notes[0].text
+    monkeypatch.setattr(optimizing.NodeCounter, "__call__", refuses)
+    assert "converted then, a test refuses it" in prepare.optimise(*asked(given)).notes[0].text
 
 
 def asked(model: ModelProto) -> tuple[Any, bool, Any]:

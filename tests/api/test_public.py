@@ -20,7 +20,7 @@ from typer import main
 
 import ampgraph
 from ampgraph import AmpError, Recipe
-from ampgraph.api.steps import Job, run
+from ampgraph.api.steps import Job, run_job
 from ampgraph.cli.app import app
 from ampgraph.core.graph import Graph
 from ampgraph.core.pass_ import Change
@@ -316,7 +316,7 @@ def test_plans_and_passes_of_ones_own() -> None:
 def test_a_job_has_a_summary_where_one_is_asked_for(tmp_path: Path) -> None:
     said: list[str] = []
     job = Job(CNN, Recipe(), output=tmp_path / "o.onnx", report=True)
-    done = run(job, lambda what, count, total: said.append(what))
+    done = run_job(job, lambda what, count, total: said.append(what))
     assert list(dict.fromkeys(said))[:4] == ["reading", "planning", "converting", "writing"]
     assert done.changed and done.summary is not None and done.summary.output == str(tmp_path / "o.onnx")
-    assert run(Job(CNN, Recipe())).summary is None
+    assert run_job(Job(CNN, Recipe())).summary is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ampgraph
-from ampgraph.core.arguments import CHECKS, texts
+from ampgraph.core.arguments import CHECKS, check_texts
 from ampgraph.core.recipe import OPTIONS
 from cli_helpers import MODELS
 
@@ -80,8 +80,8 @@ def test_fields(name: str) -> None:
 
 def test_texts_that_can_be_read_once_are_left_to_who_needs_them() -> None:
     given = iter(["op:Gemm", "op:Relu"])
-    texts("fp32", given)
+    check_texts("fp32", given)
     assert list(given) == ["op:Gemm", "op:Relu"]
     assert ampgraph.Recipe.of(fp32=(name for name in ("op:Gemm", "op:Relu"))).fp32 == ("op:Gemm", "op:Relu")
     with pytest.raises(ampgraph.AmpError, match="fp32= is of type list, not texts"):
-        texts("fp32", ["op:Gemm", 3])
+        check_texts("fp32", ["op:Gemm", 3])

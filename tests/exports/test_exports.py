@@ -10,7 +10,7 @@ import pytest
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.report.inspect import see
+from ampgraph.report.inspect import view_model
 from exports.architectures import architectures
 from present import present
 
@@ -96,7 +96,7 @@ def test_sizes_and_casts(name: str) -> None:
 
 
 def _float_bytes(model: onnx.ModelProto) -> int:
-    weights = see(model).census.weights
+    weights = view_model(model).census.weights
     return sum(held.bytes for dtype, held in weights.items() if "float" in dtype)
 
 

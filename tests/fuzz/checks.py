@@ -15,7 +15,7 @@ import onnxruntime as ort
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
 import ampgraph
-from ampgraph.api.check_run import Request, judge, seen_by_users
+from ampgraph.api.check_run import Request, check_pair, verdict_on_opening
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
@@ -152,7 +152,7 @@ def _of_opening(model: ModelProto, result: ModelProto, way: Way) -> str:
         given, low = (os.path.join(folder, name) for name in ("model.onnx", "low.onnx"))
         onnx.save(model, given)
         onnx.save(result, low)
-        found, _ = seen_by_users(Request(given, low, None, 1, {}, 1.0, 0, target=way.target))
+        found, _ = verdict_on_opening(Request(given, low, None, 1, {}, 1.0, 0, target=way.target))
         return "" if found is None else str(found)
 
 
@@ -226,7 +226,7 @@ def verdict(case: Random, way: Way, result: ModelProto, tolerance: float) -> Che
     pair = OnnxPair(case.model, result, "cpu")
     recipe = Recipe.of(level=way.level, dtype=way.dtype, target=way.target or None)
     asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, recipe=recipe)
-    judge(pair, load_samples(pair.reference, case.feeds), asked, said.append, case.model)
+    check_pair(pair, load_samples(pair.reference, case.feeds), asked, said.append, case.model)
     return said[-1]
 
 

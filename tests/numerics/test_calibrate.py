@@ -359,22 +359,23 @@ def test_what_vanishes_and_what_overflows_is_what_a_cast_does(array: np.ndarray,
     tie = 2.0 ** (-25 if dtype == "float16" else -134)
     vanished = int(((low == 0) & (np.abs(finite) != tie)).sum())
     if dtype == "float16" or not (np.abs(finite) < 2.0**-126).any():
-        assert found.vanishing(dtype) == (vanished / finite.size if finite.size else 0)
+        assert found.vanishing_share(dtype) == (vanished / finite.size if finite.size else 0)
     if np.isinf(low).any():  # a cast rounds what is just above the largest number down to it
-        assert found.passes(dtype, 1)
-    assert found.passes(dtype, 1) == bool(
+        assert found.overflows(dtype, 1)
+    assert found.overflows(dtype, 1) == bool(
         (np.abs(finite.astype(np.float64)) > float(ml_dtypes.finfo(LOW[dtype]).max)).any()
     )
 
 
 def test_margins_shares_and_pieces() -> None:
     found = measure(np.array([-32752.0, 1.0], np.float32))
-    assert not found.passes("float16") and not found.passes("float16", 1)
-    assert found.passes("float16", 2.01) and measure(np.array([32768.0], np.float32)).passes("float16")
-    assert not found.passes("bfloat16", 1e30)
+    assert not found.overflows("float16") and not found.overflows("float16", 1)
+    assert found.overflows("float16", 2.01) and measure(np.array([32768.0], np.float32)).overflows("float16")
+    assert not found.overflows("bfloat16", 1e30)
     # shares are of the elements that are not zero
     found = measure(np.array([0, 0, 1e6, 1.0, 1e-9, -1e9], np.float32))
-    assert found.vanishing("float16") == 0.25 and found.vanishing("bfloat16") == 0 == Range().vanishing("float16")
+    assert found.vanishing_share("float16") == 0.25 and found.vanishing_share("bfloat16") == 0
+    assert Range().vanishing_share("float16") == 0
     # pieces add up to the whole
     array = np.random.default_rng(0).normal(size=PART + 1000).astype(np.float32)
     array[3], array[-1] = np.inf, -7e4
@@ -397,7 +398,7 @@ def test_a_scaled_range_is_that_of_the_scaled_numbers(exponent: int) -> None:
         wanted[place] = wanted.get(place, 0) + 1
     assert (scaled.low, scaled.high, scaled.exponents) == (exact.min(), exact.max(), wanted)
     assert (scaled.elements, scaled.zeros) == (6, 1)
-    assert scaled.vanishing("float16") == (np.abs(exact[1:]) < 2.0**-25).mean()
+    assert scaled.vanishing_share("float16") == (np.abs(exact[1:]) < 2.0**-25).mean()
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------

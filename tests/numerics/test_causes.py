@@ -18,7 +18,7 @@ from ampgraph.api.verify import verify
 from ampgraph.numerics.search import attribute
 from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
 from ampgraph.numerics.trace.suspects import Inquest
-from ampgraph.numerics.trace.values import Tracer, compared
+from ampgraph.numerics.trace.values import Tracer, observe
 from ampgraph.report.verification import Verification
 from fuzz.models import random_model
 from hard_models import HARD_MODELS
@@ -348,14 +348,14 @@ def trace_low(model: ModelProto) -> ModelProto:
 
 
 def test_values_by_hand() -> None:
-    seen = compared(np.array([1.0, np.inf, 0.0, -np.inf]), np.array([2.0, 5.0, 1e-9, -np.inf]))
+    seen = observe(np.array([1.0, np.inf, 0.0, -np.inf]), np.array([2.0, 5.0, 1e-9, -np.inf]))
     assert (seen.mismatches, seen.vanished) == (1, 1)
     assert seen.error == pytest.approx(0.5)
     assert (seen.range.smallest, seen.range.largest, seen.range.infinite) == (0.0, 1.0, 2)
     assert present(seen.reference).absmax == 5.0
-    assert compared(np.ones(2), np.ones(3)).reference is None
-    assert compared(np.ones(2), np.zeros(2)).error is None
-    assert compared(np.full(2, -3e38), np.full(2, -3e38)).error == 0.0
+    assert observe(np.ones(2), np.ones(3)).reference is None
+    assert observe(np.ones(2), np.zeros(2)).error is None
+    assert observe(np.full(2, -3e38), np.full(2, -3e38)).error == 0.0
     # added casts stand for what they cast
     model = planted.chain()
     feeds = planted.feed(scale=0.1)

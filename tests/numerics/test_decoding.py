@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.numerics.decoding import decoder_of, find_pairs, sampled
+from ampgraph.numerics.decoding import decoder_of, find_pairs, sample_tokens
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.ports import Port
 from cli_helpers import refused
@@ -233,8 +233,8 @@ def test_pairs_and_parts() -> None:
     found = decoder_of(inputs, {"logits": port("logits", "b", "s", 9)}, ())
     assert (found.tokens, found.scores, found.masks) == ("input_ids", "logits", ("attention_mask",))
     assert (found.positions, found.flags) == (("position_ids",), ("use_cache_branch",))
-    assert sampled(np.eye(4)[None]).tolist() == [3] and sampled(np.eye(4)).tolist() == [0, 1, 2, 3]
-    assert sampled(np.array([[5, 6]])).tolist() == [6] and sampled(np.array([7])).tolist() == [7]
+    assert sample_tokens(np.eye(4)[None]).tolist() == [3] and sample_tokens(np.eye(4)).tolist() == [0, 1, 2, 3]
+    assert sample_tokens(np.array([[5, 6]])).tolist() == [6] and sample_tokens(np.array([7])).tolist() == [7]
 
 
 def test_the_command(amp: Any, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, made, numpy_type
-from ampgraph.numerics.inputs.painted import Numbers, page, pictures
-from ampgraph.numerics.inputs.samples import Samples, changes, load_samples
+from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, draw_kind, numpy_type
+from ampgraph.numerics.inputs.painted import RandomNumbers, draw_pictures, paint_page
+from ampgraph.numerics.inputs.samples import Samples, load_samples, propose_sizes
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
 from ampgraph.numerics.inputs.states import CachePair, ReachedStates
 from ampgraph.numerics.strict.session import StrictSession
@@ -62,7 +62,7 @@ def test_numbers_are_seeded() -> None:
     few, many = (list(load_samples(parse(text), count=count)) for count in (2, 5))
     assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(few, many, strict=False))
     # normal numbers are about normal
-    array = Numbers(0, 0, 0).normal((100_000,))
+    array = RandomNumbers(0, 0, 0).normal((100_000,))
     assert array.dtype == np.float32
     assert abs(float(array.mean())) < 0.02 and abs(float(array.std()) - 1) < 0.02
     assert 0.65 < float((np.abs(array) < 1).mean()) < 0.72
@@ -71,7 +71,7 @@ def test_numbers_are_seeded() -> None:
 @given(st.integers(-50, 50), st.integers(0, 90), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_integers_are_within_their_bounds(first: int, span: int, seed: int) -> None:
-    array = Numbers(seed).integers(first, first + span, (64,))
+    array = RandomNumbers(seed).integers(first, first + span, (64,))
     assert first <= array.min() and array.max() <= first + span
 
 
@@ -295,18 +295,18 @@ def test_pictures() -> None:
     assert note.endswith("pictures of 0 to 255") and len(np.unique(arrays[0])) < 200 < arrays[0].max()
     # a line of text has ink and paper and letters
     for number in range(6):
-        text = page(Numbers(number), 48, 240)
+        text = paint_page(RandomNumbers(number), 48, 240)
         assert (text > 0.9).mean() > 0.4 and 0.05 < (text < 0.6).mean() < 0.4
         columns = (text < 0.6).any(0)
         assert (np.diff(columns.astype(int)) == 1).sum() >= 3  # letters with gaps between them
     # pictures are smooth with edges and their channels agree
     for index in range(3):
-        array = pictures(Numbers(index), (1, 3, 96, 96), index)[0]
+        array = draw_pictures(RandomNumbers(index), (1, 3, 96, 96), index)[0]
         steps = np.abs(np.diff(array.mean(0), axis=0))
         assert np.median(steps) < 0.1 < steps.max()
         assert np.corrcoef(array.reshape(3, -1)).min() > 0.9
-    last = pictures(Numbers(0), (1, 96, 96, 3), 0)[0]
-    assert np.array_equal(last.transpose(2, 0, 1), pictures(Numbers(0), (1, 3, 96, 96), 0)[0])
+    last = draw_pictures(RandomNumbers(0), (1, 96, 96, 3), 0)[0]
+    assert np.array_equal(last.transpose(2, 0, 1), draw_pictures(RandomNumbers(0), (1, 3, 96, 96), 0)[0])
 
 
 def test_sounds_and_spectra() -> None:
@@ -319,7 +319,9 @@ def test_sounds_and_spectra() -> None:
     assert "spectra" in note and [round(float(array.min())) for array in arrays] == [-1, -11, 0]
     # all kinds are the same on every machine
     shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
-    blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]
+    blobs = [
+        draw_kind(k, RandomNumbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)
+    ]
     assert hashlib.sha256(b"".join(blobs)).hexdigest()[:16] == "cc6070219f43118d"
 
 
@@ -360,7 +362,7 @@ def test_rows_of_several_inputs_are_one_batch() -> None:
         except Exception as error:
             raise AmpError("AMP504", str(error)) from error
 
-    fed = next(iter(load_samples(model, count=1).fitted(run)))
+    fed = next(iter(load_samples(model, count=1).fit_to(run)))
     assert len(fed["x"]) == len(fed["z"]) and len(fed["x"]) % 4 == 0
 
 
@@ -377,7 +379,7 @@ def test_states_are_those_that_the_model_reaches(state: str, after: str) -> None
     def run(feeds: Any) -> Any:
         return dict(zip(["y", after], session.run(["y", after], feeds), strict=True))
 
-    fitted = samples.fitted(run)
+    fitted = samples.fit_to(run)
     assert fitted.notes[-1] == f"'{state}': zero at first, then what the model makes of the sample before"
     for _ in range(2):  # as often as asked for
         whole = np.zeros((1, 4), np.float32)
@@ -394,7 +396,7 @@ def test_states_whose_outputs_are_called_anything_are_paired_by_order() -> None:
               => (float[1, 1] y, float[1, 4] id_1, float[1, 2] id_2, float[1, 4] id_3) {
       y = ReduceSum (x, one)  id_1 = Add (state_in_0, x)  id_2 = Neg (state_in_1)  id_3 = Sub (state_in_2, x) }"""
     model = parse(text, {"one": np.array([1])}, opset=17)
-    ports = load_samples(model, count=2).fitted(StrictSession(model).run)
+    ports = load_samples(model, count=2).fit_to(StrictSession(model).run)
     assert ports.notes[-1].startswith("'state_in_0' and 'state_in_1' and 'state_in_2': zero at first")
     first, second = ports
     assert np.array_equal(second["state_in_0"], first["x"]) and np.array_equal(second["state_in_2"], -first["x"])
@@ -438,7 +440,7 @@ def test_what_is_no_state_stays() -> None:
     picture = "g (float[1, 4] x) => (float[1, 4] x_out) { x_out = Neg(x) }"
     for text, stored in ((grows, {"one": np.ones((1, 1), np.float32)}), (picture, {})):
         samples = load_samples(parse(text, stored), count=3)
-        assert samples.fitted(lambda feeds: {}) is samples
+        assert samples.fit_to(lambda feeds: {}) is samples
 
 
 @pytest.mark.parametrize(
@@ -535,7 +537,7 @@ NAMES = "g (float[batch, n, width] x, int64[batch, n, width] i) => (float[b, c, 
 
 def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     model = parse(text, known=weights)
-    samples = load_samples(model, count=1).fitted(StrictSession(model).run)
+    samples = load_samples(model, count=1).fit_to(StrictSession(model).run)
     return {name: array.shape for name, array in next(iter(samples)).items()}
 
 
@@ -561,7 +563,7 @@ def test_sizes_are_learnt() -> None:
     assert ampgraph.verify(model, ampgraph.convert(model), samples=1).samples == 1
     # numbers of a message come before others
     message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
-    proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
+    proposed = list(propose_sizes(message, {("x", 2): 128, ("x", 0): 1}))
     assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
 
 
@@ -608,7 +610,7 @@ def test_whole_numbers_that_count_rows_stay_those_of_the_first_sample() -> None:
         return {}
 
     assert {int(feeds["n"][0]) for feeds in samples} != {fine}
-    fitted = list(samples.fitted(run))
+    fitted = list(samples.fit_to(run))
     assert {int(feeds["n"][0]) for feeds in fitted} == {fine} and len({feeds["x"].tobytes() for feeds in fitted}) == 8
 
 

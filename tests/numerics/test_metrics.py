@@ -16,11 +16,11 @@ from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics import verdict as judging
-from ampgraph.numerics.metrics.agreement import Agreement, Apart, Judged, apart
+from ampgraph.numerics.metrics.agreement import Agreement, Judged, OutputDifference, compare_outputs
 from ampgraph.numerics.metrics.metric import SAMPLE, Metric, address_of, metric_of, own_metric
 from ampgraph.numerics.metrics.roles import roles_of
 from ampgraph.numerics.metrics.verdict import Compared, References
-from ampgraph.numerics.search import BUDGET, Search, confirmed
+from ampgraph.numerics.search import BUDGET, Search, confirm_by_runs
 from onnx_text import parse
 from present import plain
 
@@ -40,8 +40,8 @@ def test_scales_of_errors() -> None:
     for want in wants:
         got = want + np.float32(0.002)  # half of float16's step at 5
         judged = metric_of("auto").judge({"y": want}, {"y": got})["y"]
-        output.add(apart(want, got), judged)
-        plain.add(apart(want, got))
+        output.add(compare_outputs(want, got), judged)
+        plain.add(compare_outputs(want, got))
     assert output.scores.worst == pytest.approx(0.002 / (0.1 * 4.5), rel=1e-3)  # a tenth of the median scale
     assert plain.worst == output.worst == pytest.approx(0.2, rel=1e-3)
     assert output.within(1e-2) and not plain.within(1e-2)
@@ -49,7 +49,7 @@ def test_scales_of_errors() -> None:
     output = Agreement("y")
     for size in (1.0, 1.0, 1000.0):
         want = np.full(4, size, np.float32)
-        output.add(apart(want, want + 0.05), metric_of("auto").judge({"y": want}, {"y": want + 0.05})["y"])
+        output.add(compare_outputs(want, want + 0.05), metric_of("auto").judge({"y": want}, {"y": want + 0.05})["y"])
     assert output.scores.worst == pytest.approx(0.05, rel=1e-3) and not output.within(1e-2)
     # what is not likely at all is judged by its absolute error
     want, got = np.array([[1e-2, 1e-5]], np.float32), np.array([[1.05e-2, 4e-5]], np.float32)
@@ -146,7 +146,7 @@ def test_the_order_of_detections_means_nothing(layout: str) -> None:
     assert set(judged) == set(want)
     assert all(found.error() < 1e-3 for found in judged.values())
     assert all(found.paired == (24, 24) for found in judged.values() if found.sort == "detections")
-    assert apart(want[next(iter(want))], got[next(iter(want))]).error > 0.3  # by place
+    assert compare_outputs(want[next(iter(want))], got[next(iter(want))]).error > 0.3  # by place
     lost = metric.judge(want, _rows(layout, boxes[:11], scores[:11], classes[:11]))
     assert lost[next(iter(want))].paired == (22, 23) and lost[next(iter(want))].error() > 0.1
     if layout == "apart":
@@ -308,7 +308,7 @@ def scored(metric, errors):
     """What such errors of samples come to."""
     found = Agreement("y", over_all=metric_of(metric).over_all)
     for error in errors:
-        found.add(Apart(error, error, compared=1), Judged(error))
+        found.add(OutputDifference(error, error, compared=1), Judged(error))
     return found.scores.decisive
 
 
@@ -465,7 +465,7 @@ def test_predictions_that_are_off_are_asked_again_for_less(off):
         runs[len(held)] = left(len(held))
         return runs[len(held)]
 
-    confirmed(tolerance, predict, run, BUDGET)
+    confirm_by_runs(tolerance, predict, run, BUDGET)
     assert len(runs) <= 4
     assert min(k for k in runs if runs[k] <= tolerance) <= 1 + next(k for k in range(9) if left(k) <= tolerance)
 

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 import onnx_text
 from ampgraph.core.arrays import Array
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.strict.session import StrictSession, _as_fed, run_strict, strict_model
+from ampgraph.numerics.strict.session import StrictSession, _to_feed, run_strict, strict_model
 from ampgraph.runtime.onnxruntime_session import CRASHING
 from needs import needs_runtime
 
@@ -323,13 +323,16 @@ def test_functions_step_by_step_as_kernels_of_webgpu_compute_them(kind: str) -> 
 def test_what_a_session_is_fed_is_a_copy() -> None:
     """ONNX Runtime may write over it: lists by element; float8 as the runtime's own, None and maps as they are."""
     x = np.ones(3, np.float32)
-    for fed, low in (_as_fed(x, ""), np.float32), (_as_fed(x.astype(np.float16), "float16"), np.float32):
+    for fed, low in (
+        (_to_feed(x, ""), np.float32),
+        (_to_feed(x.astype(np.float16), "float16"), np.float32),
+    ):
         assert fed.dtype == low and fed.tolist() == [1, 1, 1] and not np.shares_memory(fed, x)
-    one, other = _as_fed([x, np.arange(2)], "")
+    one, other = _to_feed([x, np.arange(2)], "")
     assert not np.shares_memory(one, x) and other.dtype == np.int64
     table = {"a": 1.0}
-    assert _as_fed(None, "float16") is None and _as_fed(table, "") is table
-    eighth = _as_fed(np.ones(3, ml_dtypes.float8_e4m3fn), "")
+    assert _to_feed(None, "float16") is None and _to_feed(table, "") is table
+    eighth = _to_feed(np.ones(3, ml_dtypes.float8_e4m3fn), "")
     assert eighth.element_type() == TensorProto.FLOAT8E4M3FN and eighth.shape() == [3]
 
 

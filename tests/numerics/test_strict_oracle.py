@@ -20,7 +20,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.schemas import schema
 from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
-from ampgraph.numerics.strict.session import StrictSession, rewrite
+from ampgraph.numerics.strict.session import StrictSession, make_strict
 from conformance.cases import case, index
 from conformance.reference import reference
 from share import FULL, examples, share, turn
@@ -265,7 +265,7 @@ def steps(name: str, low: int) -> tuple[int, list[str]]:
     kept = ir.to_proto(flat.model)
     types, versions = types_by_name(kept), kept.opset_import
     names = [o for node in kept.graph.node for o in node.output if types.get(o, ("", ""))[1] and not types[o][0]]
-    rewrite(flat, keep_interface=False)
+    make_strict(flat, keep_interface=False)
     strict = SegmentedModel(flat, names)
     stored = {i.name: onnx.numpy_helper.to_array(i) for i in kept.graph.initializer}
     count, wrong = 0, []

@@ -98,7 +98,7 @@ def test_what_a_plan_adds_to_a_model_without_casts_stays(proto: onnx.ModelProto,
     plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
     if has_casts(graph.dataflow()):
         return
-    passes = default_pipeline(*pipeline.followed(plan, graph))
+    passes = default_pipeline(*pipeline.follow_plan(plan, graph))
     if not passes:
         return
     assert passes[1] == FuseCasts(given=False)

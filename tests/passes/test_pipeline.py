@@ -60,7 +60,7 @@ def given(body: str) -> onnx.ModelProto:
 def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, ...]]:
     plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
     adapters.freeze(graph, None)
-    return graph, default_pipeline(*pipeline.followed(plan, graph))
+    return graph, default_pipeline(*pipeline.follow_plan(plan, graph))
 
 
 def again(step: Pass, graph: Graph) -> bool:
@@ -160,7 +160,7 @@ class Replace:
             for op in found:
                 value = flow.values[op.outputs[0]]
                 [result] = editor.add(self.new, [flow.values[op.inputs[0]]], [value.dtype], behind=op)
-                editor.give(result, [flow.place(use) for use in flow.uses[value.id]])
+                editor.rewire(result, [flow.place(use) for use in flow.uses[value.id]])
                 assert editor.remove(op)
         return Change(len(found), (f"{len(found)} {self.old} became {self.new}",))
 

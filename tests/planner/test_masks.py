@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import ampgraph
-from ampgraph.numerics.metrics.agreement import apart
+from ampgraph.numerics.metrics.agreement import compare_outputs
 from ampgraph.numerics.strict.session import StrictSession, SwitchedSession, run_strict
 from onnx_text import parse
 from planner.form_models import attention
@@ -89,7 +89,7 @@ def test_it_becomes_half_the_low_minimum(form: str, dtype: str) -> None:
     low = -32752.0 if dtype == "float16" else LOWEST
     assert stored and all(low <= array.astype(F).min() < low / 2.1 for array in stored)
     run, given = StrictSession(made), feeds([1, 1, 0, 0, 1, 0, 0, 0])
-    error = apart(StrictSession(source).run(given)["y"], run.run(given)["y"]).error
+    error = compare_outputs(StrictSession(source).run(given)["y"], run.run(given)["y"]).error
     assert error < (5e-3 if dtype == "float16" else 3e-2)
     assert np.isfinite(run.run(feeds([0] * 8))["y"]).all()
     assert ampgraph.convert(made, "O2", dtype=dtype, check="off") == made
@@ -101,7 +101,7 @@ def test_what_hides_is_no_error(form: str) -> None:
     low = ampgraph.convert(source, "O2", check="off")
     session, expected = SwitchedSession(source, low), StrictSession(source).run(given)["y"]
     for units in ([], *([unit] for unit in range(len(session.units))), range(len(session.units))):
-        assert apart(expected, session.run(given, units)["y"]).error < 4e-3
+        assert compare_outputs(expected, session.run(given, units)["y"]).error < 4e-3
 
 
 @pytest.mark.parametrize("form", LEFT)

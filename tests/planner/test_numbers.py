@@ -13,7 +13,7 @@ import ampgraph
 from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner import assemble
-from ampgraph.report.summary import rewritten
+from ampgraph.report.summary import rewrite_groups
 from onnx_text import parse
 from planner.support import converted, decisions, dtype_of, float32_and_low, kinds
 
@@ -205,7 +205,7 @@ def test_what_is_known_whole_or_open_stays(sizes: str) -> None:
 
 def test_numbers_are_named() -> None:
     given = parse(SCALED, SCALED_STORED)
-    (found,) = rewritten(ampgraph.plan(given))
+    (found,) = rewrite_groups(ampgraph.plan(given))
     assert str(found) == "1 constant expression folded (number)"
     assert ampgraph.explain(given, "root").region == "its region is written as one Constant (number)"
     assert not ampgraph.plan(given, "O0").rewrites

@@ -16,7 +16,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.oplists.options import Options
 from ampgraph.planner.assemble import DecidedModel
 from ampgraph.planner.policies import registry
-from ampgraph.planner.policies.forward import ForwardTypes, begin, typed
+from ampgraph.planner.policies.forward import ForwardTypes, begin, verdicts_of_types
 from ampgraph.planner.policies.registry import Policy
 from ampgraph.report.explain import explanation_lines
 from onnx_text import parse
@@ -63,7 +63,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     begun = begin(flow, options)
     types = Sixth(begun.flow, options, begun.given)
     types.settle()
-    return begun.finish("Sixth", typed(types), {})
+    return begun.finish("Sixth", verdicts_of_types(types), {})
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.rewrites import chosen, rewrite_names
-from ampgraph.report.summary import rewritten
+from ampgraph.report.summary import rewrite_groups
 from ampgraph.runtime.opening import open_each
 from onnx_text import parse, proto
 from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, attention, gelu, layer_norm, model, rms
@@ -104,7 +104,7 @@ def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
 
 
 def said(given: ModelProto) -> str:
-    (found,) = rewritten(ampgraph.plan(given))
+    (found,) = rewrite_groups(ampgraph.plan(given))
     return str(found)
 
 
@@ -499,4 +499,4 @@ def test_transposes_that_stay_and_the_plan() -> None:
     # the plan says so
     plan = ampgraph.plan(transpose_model(FORMS["a bias"][0]), level="O3", target="cuda")
     (rewrite,) = plan.rewrites
-    assert rewrite.name == "transpose" and "crashes" in rewrite.said
+    assert rewrite.name == "transpose" and "crashes" in rewrite.explanation

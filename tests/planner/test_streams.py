@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import ampgraph
-from ampgraph.api.steps import Job, run
+from ampgraph.api.steps import Job, run_job
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.numerics.strict.session import run_strict
@@ -304,7 +304,7 @@ def test_norms_beside_a_wide_stream() -> None:
 
 
 def said(model: ModelProto, **fields: Any) -> list[str]:
-    summary = run(Job(model, Recipe.of(**fields), report=True, dry_run=True)).summary
+    summary = run_job(Job(model, Recipe.of(**fields), report=True, dry_run=True)).summary
     assert summary is not None
     return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 

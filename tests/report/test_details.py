@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampgraph.numerics.metrics.agreement import Agreement, Scores, apart
+from ampgraph.numerics.metrics.agreement import Agreement, Scores, compare_outputs
 from ampgraph.numerics.trace.suspects import TracedValue
 from ampgraph.numerics.trace.values import Extremes
 from ampgraph.report.verification import _details, _operand_line
@@ -32,7 +32,7 @@ NAN = np.full((2, 2), np.nan, np.float32)
 )
 def test_what_is_said_of_an_output(reference: Any, result: Any, lines: list[str]) -> None:
     output = Agreement("y")
-    output.add(apart(reference, result))
+    output.add(compare_outputs(reference, result))
     assert _details(output) == lines
 
 

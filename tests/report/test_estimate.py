@@ -21,11 +21,11 @@ from ampgraph.report.estimate import (
     GraphWork,
     KernelWork,
     Speed,
-    contracted,
+    device_speed,
     devices,
-    estimate,
+    einsum_multiplications,
+    estimate_speed,
     fused_values,
-    speed_of,
 )
 from onnx_text import parse
 
@@ -56,7 +56,7 @@ def read(model: Any, target: str = "cuda", **more: Any) -> GraphWork:
 
 def speed(model: Any, **more: Any) -> Speed | None:
     found = read(model, **more)
-    return speed_of(found.flow, found.options)
+    return estimate_speed(found.flow, found.options)
 
 
 def test_what_a_low_layer_computes_and_moves() -> None:
@@ -68,7 +68,7 @@ def test_what_a_low_layer_computes_and_moves() -> None:
     )
     assert product == KernelWork(2.0 * p * 512, 2 * (x + w + p), "float16", 1, 1)
     assert relu == KernelWork(0.0, 4 * p, "float16", 1, 1)
-    assert found.kernels(wide=True) == [
+    assert found.kernels(in_float32=True) == [
         KernelWork(2.0 * p * 512, 4 * (x + w + p), "float32", 1, 1), KernelWork(0.0, 8 * p, "float32", 1, 1)
     ]  # fmt: skip
 
@@ -95,8 +95,8 @@ def test_what_is_stored_is_computed_beforehand_and_lookups_move_what_they_take()
 
 
 def test_multiplications_of_an_equation() -> None:
-    assert contracted("i,j->ij", [(3,), (4,)]) == 12 and contracted(",->", [(), ()]) == 1
-    assert contracted("...ij,jk->...ik", [(2, 5, 7), (7, 3)]) is None
+    assert einsum_multiplications("i,j->ij", [(3,), (4,)]) == 12 and einsum_multiplications(",->", [(), ()]) == 1
+    assert einsum_multiplications("...ij,jk->...ik", [(2, 5, 7), (7, 3)]) is None
 
 
 PACKED = """g (float[2, 16, 64] x, int32[2] lengths, int32[1] total) => (float[2, 16, 64] y) {
@@ -145,12 +145,12 @@ def test_the_roofline() -> None:
     assert gpu.seconds(work, 1.0, 2e6, 1.0, 0.5) == 4 * (2.0 + 1.0)  # the host starts the next ones in the meantime
     assert gpu.seconds(work, 1.0, 5e6, 1.0, 0.5) == 4 * 5.0  # and takes longer than the device does
     high, low = [KernelWork(1e12, 0.0, "float32", 1, 1)], [KernelWork(1e12, 0.0, "float16", 1, 1)]
-    found = estimate(high, low, device, "cuda")
+    found = device_speed(high, low, device, "cuda")
     assert (found.low, found.high) == (2.0, 2.0)
-    spread = estimate(high, low, replace(device, share=(0.1, 1.0)), "cuda")
+    spread = device_speed(high, low, replace(device, share=(0.1, 1.0)), "cuda")
     assert 1 < spread.high / spread.low <= 2
     low.append(KernelWork(0.0, 25e9, "float16", 1, 1, True))
-    assert [estimate(high, low, device, target).high for target in ("cuda", "tensorrt")] == [1.3, 2.0]
+    assert [device_speed(high, low, device, target).high for target in ("cuda", "tensorrt")] == [1.3, 2.0]
 
 
 def test_open_dimensions_are_said() -> None:

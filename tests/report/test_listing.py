@@ -18,7 +18,7 @@ from ampgraph.oplists.mindspore_lists import load_mindspore_rules
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.rows import list_rows
 from ampgraph.planner.policies.mindspore import mindspore_rows
-from ampgraph.report.listing import listed
+from ampgraph.report.listing import lists_report
 from onnx_text import parse
 from present import present
 
@@ -111,10 +111,10 @@ def test_policies_by_name():
             mindspore_rows(load_op_lists(), load_level("O1"), wanted)
         assert hint in told.value.hint
     # both policies through one door
-    assert listed(Recipe(), "Gelu")[0].source.startswith("ampgraph.toml:")
-    assert listed(Recipe(policy="mindspore"))[0].sort == "cell"
+    assert lists_report(Recipe(), "Gelu")[0].source.startswith("ampgraph.toml:")
+    assert lists_report(Recipe(policy="mindspore"))[0].sort == "cell"
     with pytest.raises(AmpError, match="AMP303"):
-        listed(Recipe(policy="apxe"))
+        lists_report(Recipe(policy="apxe"))
 
 
 # What verify says of quantized parts: as they were, or changed.

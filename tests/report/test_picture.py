@@ -14,9 +14,9 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.report.inspect import see
+from ampgraph.report.inspect import view_model
 from ampgraph.report.picture.blocks import Block, blocks
-from ampgraph.report.picture.drawing import WIDTH, draw, folded
+from ampgraph.report.picture.drawing import WIDTH, draw, put_in_folders
 from ampgraph.report.picture.page import Page
 from onnx_text import parse
 
@@ -59,7 +59,7 @@ def test_nodes_and_lines(tmp_path: Path) -> None:
     assert len(casts) >= sum(node.op_type == "Cast" for node in written.graph.node) > 0
     assert set(casts.values()) == {("float32", "float16"), ("float16", "float32")}
     # the same model has the same page
-    pages = {Page("m", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html() for _ in range(2)}
+    pages = {Page("m", draw(view_model(str(MODELS / "digits_transformer.onnx")).flow)).html() for _ in range(2)}
     assert len(pages) == 1
 
 
@@ -70,7 +70,7 @@ def test_reasons_and_names(tmp_path: Path) -> None:
     # names are no markup
     given = mlp()
     given.graph.node[0].name = "</script><script>alert(1)</script>"
-    page = Page("</title><b>", draw(see(given).flow)).html()
+    page = Page("</title><b>", draw(view_model(given).flow)).html()
     assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
     assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
     # mindir is drawn too
@@ -144,8 +144,10 @@ def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
         "else_branch = e () => (float[2,2] b) { b = Relu (x) }> }",
         w=np.eye(2, dtype=np.float32), opset=18,
     )  # fmt: skip
-    drawing = draw(see(given).flow)
-    homes = {node.kind: drawing.folders.names[of] for node, of in zip(drawing.nodes, drawing.folders.of, strict=True)}
+    drawing = draw(view_model(given).flow)
+    homes = {
+        node.kind: drawing.folders.names[of] for node, of in zip(drawing.nodes, drawing.folders.of_nodes, strict=True)
+    }
     assert homes["MatMul"] != homes["Relu"] and "" not in (homes["MatMul"], homes["Relu"])
     names = [node.kind for node in drawing.nodes]
     lines = {(names[edge.source], names[edge.target]) for edge in drawing.edges}
@@ -154,9 +156,9 @@ def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, WIDTH, WIDTH + 1, 20_000])
 def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
-    found = folded([("layer",) if i % 3 == 0 else () for i in range(count)], [f"n{i}" for i in range(count)])
+    found = put_in_folders([("layer",) if i % 3 == 0 else () for i in range(count)], [f"n{i}" for i in range(count)])
     entries = [0] * len(found.names)
-    for folder in [*found.of, *found.parents[1:]]:
+    for folder in [*found.of_nodes, *found.parents[1:]]:
         entries[folder] += 1
     assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
     assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))

@@ -12,9 +12,9 @@ import pytest
 import ampgraph
 from ampgraph.core.json_types import JsonObject
 from ampgraph.report.fusions import Fusions, TargetGraph
-from ampgraph.report.inspect import see
-from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, folded
-from ampgraph.report.picture.page import Bar, Page, on_target
+from ampgraph.report.inspect import view_model
+from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, put_in_folders
+from ampgraph.report.picture.page import Bar, Page, runtime_data
 from ampgraph.runtime.optimized import read_optimized
 from onnx_text import parse
 from report.browser import COUNT, looked_at, needs_browser
@@ -25,7 +25,7 @@ ELEMENTS, AT_FIRST = 300, 24
 
 
 def test_layers_open_by_a_click_and_close_again(tmp_path: Path) -> None:
-    page = Page("digits", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html()
+    page = Page("digits", draw(view_model(str(MODELS / "digits_transformer.onnx")).flow)).html()
     told = looked_at(page, tmp_path, COUNT + """
         const click = (found) => found.dispatchEvent(new MouseEvent("click", {bubbles: true}));
         told.first = [count("g.folder"), count("g.node")];
@@ -49,7 +49,7 @@ def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
     count = 20_000
     nodes = [Box(f"n{i}", "Relu", "float16", "cut", "because", 0) for i in range(count)]
     edges = [Edge(i, i + 1, f"v{i}", "float16", "1×8", "float32" if i % 7 == 0 else "") for i in range(count - 1)]
-    page = Page("long", Drawing(nodes, edges, folded([()] * count, [node.name for node in nodes]))).html()
+    page = Page("long", Drawing(nodes, edges, put_in_folders([()] * count, [node.name for node in nodes]))).html()
     told = looked_at(page, tmp_path, COUNT + """
         told.first = count("[data-key]");
         told.most = 0;
@@ -67,7 +67,7 @@ def test_what_is_all_in_one_folder_opens(tmp_path: Path) -> None:
     """A single box on a blank page says nothing: it is open, however much is in it, and the verdict stands above."""
     nodes = [Box(f"n{i}", "Relu", "float16", "cut" if i else "", "because", 0) for i in range(WIDTH)]
     edges = [Edge(i, i + 1, f"v{i}", "float16", "8") for i in range(WIDTH - 1)]
-    drawing = Drawing(nodes, edges, folded([("model",)] * WIDTH, [node.name for node in nodes]))
+    drawing = Drawing(nodes, edges, put_in_folders([("model",)] * WIDTH, [node.name for node in nodes]))
     told = looked_at(Page("one", drawing, verdict="missed: y", met=False).html(), tmp_path, COUNT + """
         told.first = [count("g.folder"), count("g.node")];
         const verdict = document.getElementById("verdict");
@@ -83,7 +83,7 @@ def test_what_is_all_in_one_folder_opens(tmp_path: Path) -> None:
 def test_errors_colour_the_nodes(tmp_path: Path) -> None:
     nodes = [Box(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
     edges = [Edge(0, 1, "v", "float16", "8"), Edge(1, 2, "w", "float16", "8", "float32")]
-    drawing = Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"]))
+    drawing = Drawing(nodes, edges, put_in_folders([(), (), ("deep",)], ["a", "b", "c"]))
     points: list[JsonObject] = [{"step": "all low", "error": 0.1, "bytes": 0, "chosen": True}]
     page = Page("heat", drawing, heat={"a": 1e-6, "b": 1.0}, heat_title="error", frontier=points).html()
     told = looked_at(page, tmp_path, COUNT + """
@@ -109,7 +109,7 @@ def test_everything_that_is_known_of_a_node_is_on_the_page(tmp_path: Path) -> No
     ]
     edges = [Edge(0, 1, "v", "float16", "8", "float32"), Edge(1, 2, "w", "float32", "8", "float16")]
     page = Page(
-        "all", Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
+        "all", Drawing(nodes, edges, put_in_folders([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
         [
             Bar("weights", "weights before", {"float32": 128}, "128 bytes"),
             Bar("weights", "weights after", {"float16": 64}, "64 bytes"),
@@ -213,14 +213,14 @@ def recorded() -> tuple[Drawing, Fusions]:
     stored = {name: np.ones(shape, np.float16) for name, shape in SHAPES.items()}
     file, made = parse(FILE, stored, opset=21), parse(MADE, stored, opset=21, domains=["com.microsoft"])
     found = read_optimized(file, made, log(made), "ONNX Runtime 1.31.1")
-    fusions = Fusions(found.runtime, "CUDAExecutionProvider", TargetGraph.of(found), nodes=found.nodes)
-    return draw(see(file).flow), fusions
+    fusions = Fusions(found.runtime, "CUDAExecutionProvider", TargetGraph.from_optimized(found), nodes=found.nodes)
+    return draw(view_model(file).flow), fusions
 
 
 def test_kernels_are_those_that_compute(recorded: tuple[Drawing, Fusions]) -> None:
     """Not the Reshapes between which a Gemm stands, nor the Casts between which the CPU computes."""
     drawing, fusions = recorded
-    target = on_target(fusions, drawing)
+    target = runtime_data(fusions, drawing)
     assert target is not None and target["title"] == "on CUDA, as ONNX Runtime 1.31.1 optimises it; nothing was run"
     names = [node.name for node in drawing.nodes]
     assert isinstance(target["kernels"], list) and isinstance(target["elsewhere"], dict)
@@ -239,7 +239,7 @@ def test_kernels_are_those_that_compute(recorded: tuple[Drawing, Fusions]) -> No
 def test_cuda_on_the_page_in_light_and_dark(recorded: tuple[Drawing, Fusions], tmp_path: Path) -> None:
     """Kernels are framed and listed; the button changes the colours, and back, and every text can be read in both."""
     drawing, fusions = recorded
-    target = on_target(fusions, drawing)
+    target = runtime_data(fusions, drawing)
     assert target is not None
     places = {node.name: number for number, node in enumerate(drawing.nodes)}
     target["gone"] = [places["flat"]]

@@ -21,7 +21,7 @@ import pytest
 import ampgraph
 from ampgraph.core.arrays import Array
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.metrics.agreement import apart
+from ampgraph.numerics.metrics.agreement import compare_outputs
 from onnx_text import parse
 from report.browser import BROWSER, looked_at, needs_browser
 
@@ -147,7 +147,7 @@ def test_a_browser_measures_as_verify_does(tmp_path: Path) -> None:
     """)  # fmt: skip
     assert told["errors"] == [] and told["quantiles"] == [8, 1, 2]
     for name, (want, got) in arrays.items():
-        found = apart(want, got)
+        found = compare_outputs(want, got)
         error, largest = (float(word.replace("Infinity", "inf")) for word in told[name][:2])
         assert error == pytest.approx(found.error, rel=1e-12), name
         assert largest == pytest.approx(found.max_abs, rel=1e-12), name
@@ -176,7 +176,7 @@ def test_both_models_run_in_a_browser(tmp_path: Path) -> None:
         x = np.frombuffer(words, np.float32, int(np.prod(fed["shape"])), fed["offset"]).reshape(fed["shape"])
         (kept,) = sample["expected"]
         y = np.frombuffer(words, np.float32, int(np.prod(kept["shape"])), kept["offset"]).reshape(kept["shape"])
-        here = apart(y, session.run(None, {fed["name"]: x})[0]).error
+        here = compare_outputs(y, session.run(None, {fed["name"]: x})[0]).error
         assert told["found"]["samples"]["model"][name][number] == pytest.approx(here, rel=0.3)
         assert told["found"]["samples"]["reference"][name][number] < 1e-5
     assert data["verified"][name] == pytest.approx(found.outputs[0].p90)

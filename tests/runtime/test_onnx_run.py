@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.api.run import opened
+from ampgraph.api.run import open_session
 from ampgraph.core.errors import AmpError
 from ampgraph.report.fusions import TargetGraph, fused_operators
 from ampgraph.runtime import devices
@@ -184,18 +184,18 @@ def test_auto_takes_the_best_that_is_here(
 
 def test_formats_have_devices_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP321.*ONNX models do not run on 'ascend'\nhint: auto, cpu, cuda"):
-        opened(model(), "ascend")
+        open_session(model(), "ascend")
     with pytest.raises(AmpError, match="AMP321.*MindIR models do not run on 'tensorrt'\nhint: auto, cpu, ascend"):
-        opened(MODELS / "digits_cnn.mindir", "tensorrt")
+        open_session(MODELS / "digits_cnn.mindir", "tensorrt")
     with pytest.raises(AmpError, match="AMP323.*strict.*not on cuda\nhint: omit one"):
-        opened(model(), "cuda", strict=True)
+        open_session(model(), "cuda", strict=True)
 
 
 def test_onnxruntime_missing_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for strict in (False, True):
         with pytest.raises(AmpError, match=r"AMP501.*\nhint: .* -m pip install 'onnxruntime>=1.22'"):
-            opened(model(), "cpu", strict)
+            open_session(model(), "cpu", strict)
 
 
 # -- models that do not run -------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ def test_sessions_and_older_runtimes(strict: bool) -> None:
     with pytest.raises(
         AmpError, match=r"AMP502.*IR version: 99(.|\n)*hint: onnxruntime .* may be older than the model"
     ):
-        opened(young, "cpu", strict)
+        open_session(young, "cpu", strict)
     # sessions of onnx
-    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
+    check(open_session(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
 
 
 def test_runs_that_stop(capfd: Any) -> None:
@@ -279,7 +279,7 @@ def check(session: Session) -> None:
 @pytest.mark.mindspore
 def test_sessions_of_mindspore() -> None:
     pytest.importorskip("mindspore")
-    check(opened(SESSION_MODELS / "digits_cnn.mindir", "cpu"))
+    check(open_session(SESSION_MODELS / "digits_cnn.mindir", "cpu"))
 
 
 def test_what_a_session_is() -> None:
@@ -381,7 +381,7 @@ def test_sessions_in_processes(norm):
     found = optimized(norm, "CPUExecutionProvider")
     assert found.fused() == {"LayerNormalization": 1} and found.providers() == {"CPU": 2}
     assert found.runtime.startswith("ONNX Runtime 1.")
-    graph = TargetGraph.of(found)
+    graph = TargetGraph.from_optimized(found)
     assert graph.rows() == {("nodes", ""): 2, ("run by", "CPU"): 2, ("fused", "LayerNormalization"): 1}
     # a fused node knows what it computes
     relu, fused = optimized(norm, "CPUExecutionProvider").nodes

@@ -10,7 +10,7 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.runtime import targets
-from ampgraph.runtime.targets import executed_session, lacking, refuse_device, runtime_of, unproven
+from ampgraph.runtime.targets import executed_session, lacking_runtime, refuse_device, runtime_of, unproven_notes
 
 EXECUTED = SimpleNamespace(name="Runtime 1.0", low=("float16",))
 
@@ -35,7 +35,7 @@ def test_a_device_of_the_other_format_is_refused() -> None:
 def test_why_no_runtime_is_here(target: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets.platform, "machine", lambda: "x86_64")
     with pytest.raises(AmpError, match=words):
-        raise lacking(target)
+        raise lacking_runtime(target)
 
 
 def test_a_runtime_is_looked_for_where_one_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +57,5 @@ def test_a_runtime_is_looked_for_where_one_is_known(monkeypatch: pytest.MonkeyPa
 def test_what_a_runtime_does_not_take_or_show() -> None:
     with pytest.raises(AmpError, match="AMP304.*Runtime 1.0 runs no MindIR models"):
         executed_session(EXECUTED, "m.mindir")  # type: ignore[arg-type]
-    said = unproven(EXECUTED, ["bfloat16", "float16"])  # type: ignore[arg-type]
+    said = unproven_notes(EXECUTED, ["bfloat16", "float16"])  # type: ignore[arg-type]
     assert said == ["Runtime 1.0 computes bfloat16 in float32 on this CPU: this run proves nothing about it"]

@@ -18,11 +18,12 @@ from .values import NUMBER, OUTPUT, MindirValues
 from .view import Item, OperandPlace, Written
 from .weights import MindirFile
 
-Keys = frozenset[str]  # of parameters
+Keys = frozenset[str]  # of parameters: the ref_key, or the name of one without
 
 
 def read_constants(values: MindirValues, main: Scope) -> None:
-    """Constants have one name in all graphs. A tensor is a weight, a number a value without a float type."""
+    """Adds the Constants of all MindIR graphs to the dataflow and to ``values.constants``, as all graphs know them: a
+    tensor is a weight of the scope ``main``, a number a value of type `NUMBER`."""
     for graph in view.graphs(values.model):
         for node in graph.node:
             if node.op_type == "Constant":
@@ -31,15 +32,17 @@ def read_constants(values: MindirValues, main: Scope) -> None:
 
 
 def _read_constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
-    """What a MindIR Constant stands for: a stored tensor, a number, a tuple of these; None for a monad."""
+    """Adds the values of a MindIR Constant to the dataflow, and returns what it stands for: a stored tensor, a number,
+    a tuple of items if it holds a tensor; None for a monad. ``given``: its attribute, or an element of that; ``name``:
+    of the value."""
     if given is None or given.type in view.MONADS:
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
     if not found:
         return values.stored(name, main, None, given, NUMBER).id
     if given.type in view.SEQUENCES:
-        inner = enumerate(given.values)
-        return tuple(_read_constant(values, node, f"{name}[{number}]", item, main) for number, item in inner)
+        elements = enumerate(given.values)
+        return tuple(_read_constant(values, node, f"{name}[{number}]", item, main) for number, item in elements)
     value = values.stored(name, main, found[0], found[0])
     main.native.held[value.id] = node, 0
     main.native.names[value.id] = name
@@ -47,7 +50,8 @@ def _read_constant(values: MindirValues, node: Message, name: str, given: Messag
 
 
 def read_parameters(values: MindirValues, main: Scope) -> None:
-    """Adds parameters to the dataflow, a value each; of one that the model writes, every Load is a value of its own."""
+    """Adds the MindIR parameters to the dataflow and to ``values.parameters``: a value each, or `Written` for one that
+    the model writes, of which every Load is a value of its own."""
     written = _written_parameters(values)
     for tensor in values.model.graph.parameter:
         key = tensor.ref_key or tensor.name
@@ -60,7 +64,8 @@ def read_parameters(values: MindirValues, main: Scope) -> None:
 
 
 def _written_parameters(values: MindirValues) -> set[str]:
-    """Parameters that an operator with a side effect, or one that nothing is known of, is given directly."""
+    """The keys of the MindIR parameters that an operator may write: they are given to one with a side effect, or to one
+    of which nothing is known."""
     found: set[str] = set()
     for graph in view.graphs(values.model):
         keys: dict[str, Keys] = {t.name: frozenset([t.ref_key or t.name]) for t in graph.parameter}
@@ -72,7 +77,10 @@ def _written_parameters(values: MindirValues) -> set[str]:
 
 
 def _written_by(node: Message, kind: str, keys: dict[str, Keys], loaded: dict[str, Keys]) -> Keys:
-    """Parameters that a node writes. ``keys``: those behind a name; ``loaded``: those that a name holds the data of."""
+    """The keys of the parameters that a MindIR node may write.
+
+    ``keys``: name -> the parameters that it stands for; ``loaded``: name -> the parameters whose memory it holds, by a
+    Load. Both are of the node's graph, and are told of its result."""
     entry, nothing = operator(kind), Keys()
     given = nothing.union(*(keys.get(name, nothing) for name in node.input))
     first = loaded.get(node.input[0], nothing) if node.input else nothing
@@ -91,10 +99,11 @@ WRITTEN = "a parameter that is written keeps its type"
 
 
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
-    """What the planner sees of a file as it is now; edits of the file make it out of date.
+    """Reads a MindIR file, as it is now, into a dataflow; edits of the file make it out of date.
 
-    ``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low. A parameter
-    of MindIR cannot be stored in two types (``parameters_copied``).
+    ``weights``: reads its stored tensors; ``low``: the type that given casts are compared with; ``low_io``: names of
+    inputs and outputs that are to be low. A parameter of MindIR cannot be stored in two types (``parameters_copied``).
+    Raises AmpError (AMP201 a value without a type, AMP203 calls that do not fit).
     """
     reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
@@ -105,35 +114,39 @@ def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: fro
 
 
 def _reader_of(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
-    """A reader over an empty dataflow, whose attributes and shapes are only known once the reader is there."""
+    """A reader of a MindIR file over an empty dataflow, which knows no attributes until the reader gives it its own."""
     flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
     return MindirReader(file, flow, low, low_io)
 
 
 def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
-    """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
+    """Writes new element types into a MindIR file whose nodes and weights were edited: first where each value of
+    ``types`` (id -> type) is made, then, as the types flow on from there, into every other abstract that says one.
+
+    ``flow``: the dataflow from before the edits."""
     for number, dtype in types.items():
         value = flow.values[number]
         held = flow.scopes[value.scope].native.held.get(number)
         if held is not None and not value.weight:
             native, position = held
             if value.producer == NONE:
-                info = native.attr_info if native.HasField("attr_info") else None
-                shown = list(native.tensor) or list(view.elements(info))
+                abstract = native.attr_info if native.HasField("attr_info") else None
+                tensors = list(native.tensor) or list(view.elements(abstract))
             else:
-                shown = list(view.elements(view.attribute(native, "shape")))
-            if view.dtype_of(shown[position]) in ELEMENT_NUMBERS:
-                shown[position].data_type = ELEMENT_NUMBERS[dtype]
+                tensors = list(view.elements(view.attribute(native, "shape")))
+            if view.dtype_of(tensors[position]) in ELEMENT_NUMBERS:
+                tensors[position].data_type = ELEMENT_NUMBERS[dtype]
     reader = _reader_of(file, flow.weights)
     reader.settles = True
     reader.read()
 
 
 class MindirReader(Functions):
-    """Reads the graphs once, in order."""
+    """Reads the graphs of a MindIR file into the dataflow, once and in order."""
 
     def read(self) -> None:
-        """Reads the main graph, with the functions that it calls, into the dataflow."""
+        """Reads the main graph of a MindIR file and all functions into the dataflow; of a whole training step, marks
+        what is outside of the network."""
         model = self.model
         main = self.graph_scope("", NONE, model.graph)
         read_constants(self, main)
@@ -153,7 +166,8 @@ class MindirReader(Functions):
             mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
-        """Reads the nodes of one graph in order; ``names``: what its inputs and constants stand for."""
+        """Reads the nodes and outputs of one MindIR graph in order. ``names``: what its inputs and parameters stand
+        for, to which results are added."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
@@ -162,8 +176,9 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
-        """What the result of a node stands for: a call's, a structural node's or an operator's. ``index``: the node's
-        in its graph."""
+        """Reads a MindIR node, a call, a structural node or an operator, and returns what its result stands for.
+
+        ``index``: the node's in its graph."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)
@@ -173,11 +188,12 @@ class MindirReader(Functions):
         return self.operator(kind, entry, node, index, scope)
 
     def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
-        """What a node that computes nothing stands for."""
-        shown, name = view.attribute(node, "shape"), node.output[0]
+        """Reads a MindIR node that computes nothing, and returns what its result stands for: a tuple, one of its
+        elements, what is loaded or waited for; None for a state."""
+        abstract, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
             made = tuple(self.lookup(given) for given in node.input)
-            self.show(made, shown, name)
+            self.check_abstract(made, abstract, name)
             return made
         if kind not in ("Load", "Depend", "TupleGetItem", "list_getitem"):
             return None
@@ -191,17 +207,21 @@ class MindirReader(Functions):
                 item = self._element(item, node.input[1])
             if isinstance(item, int) and name not in native.ordered:
                 native.names.setdefault(item, name)
-        self.show(item, shown, name)
+        self.check_abstract(item, abstract, name)
         return item
 
     def _element(self, item: Item, index: str) -> Item:
-        """The element that a TupleGetItem takes; ``index``: the name of the constant that says which."""
-        at = self.constant(index)
-        known = isinstance(item, tuple) and isinstance(at, int) and -len(item) <= at < len(item)
-        return item[at] if known else None  # type: ignore[index]
+        """The element of a tuple that a MindIR TupleGetItem takes; None where that is not known.
+
+        ``index``: the name of the constant that says which."""
+        position = self.constant(index)
+        if not isinstance(item, tuple) or not isinstance(position, int) or not -len(item) <= position < len(item):
+            return None
+        return item[position]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """A new value for what a written parameter holds at the moment of a Load."""
+        """Adds the value that a Load of a written MindIR parameter gives, what that holds at this moment; float32 ones
+        stay so. ``name``: of the Load's result."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
@@ -209,10 +229,11 @@ class MindirReader(Functions):
         return value.id
 
     def _results(self, scope: Scope) -> None:
-        """Reads of what a graph returns, tuples opened."""
+        """Adds the reads of what a MindIR graph returns, tuples opened."""
         native = scope.native
         for info in native.graph.output:
-            self.show(self.lookup(info.name), info.attr_info if info.HasField("attr_info") else None, info.name)
+            abstract = info.attr_info if info.HasField("attr_info") else None
+            self.check_abstract(self.lookup(info.name), abstract, info.name)
             self.compare(self.lookup(info.name), info.tensor, info.name)
         places = (
             part
@@ -227,7 +248,8 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """Adds the read that one value returned by a graph is: ``item``, the output ``index``."""
+        """Adds the read of the value ``item`` that a MindIR graph returns as output ``index``, tuples opened; it is
+        tied to the output where no Cast can stand (``place`` is None)."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

@@ -20,7 +20,7 @@ from . import view
 from .dataflow import read_dataflow
 from .editor import MindirEditor
 from .schema import Message
-from .step import UNSCALED, check_finite, has_float_status, has_loss_scale, is_step, refuse_unknown_step
+from .step import UNSCALED, check_finite, has_loss_scale, is_step, refuse_unknown_step
 from .values import NUMBER
 from .weights import MindirFile, data_files, elements
 
@@ -33,7 +33,8 @@ NO_TYPE = "export it again with mindspore.export"
 
 
 def check_structure(file: MindirFile) -> None:
-    """Raises AmpError (AMP201 a node without a type, AMP202 names or operands that do not fit) for the first fault."""
+    """Raises AmpError (AMP201 a node without a type, AMP202 names or operands that do not fit) for the first fault in a
+    MindIR model's structure."""
     _Checker(file).check()
 
 
@@ -42,36 +43,38 @@ class _Checker:
 
     def __init__(self, file: MindirFile) -> None:
         self.file, self.model = file, file.model
-        self.graphs = [self.model.graph, *self.model.functions]
+        self.graphs = view.graphs(self.model)
         self.primitives = view.primitives(self.model)
         self.functions = {graph.name for graph in self.model.functions}
         constants = (node for graph in self.graphs for node in graph.node if node.op_type == "Constant")
         self.constants = {name for node in constants for name in node.output}
 
     def check(self) -> None:
-        """Raises AmpError AMP201 or AMP202 for the first fault: a name nothing makes, a node without a type, operands
-        that do not fit."""
-        self._names()
+        """Raises AmpError AMP201 or AMP202 for the first fault of the MindIR model: a name that means two things or
+        that nothing makes, a node without a type, too few operands, a tuple that is too large."""
+        self._check_names()
         everywhere = self.constants | self.functions | set(self.primitives)
         for graph in self.graphs:
             known = {item.name for item in (*graph.parameter, *graph.input)}
             later = {name for node in graph.node for name in node.output}
-            sizes: dict[str, tuple[int, int]] = {}
+            sizes: dict[str, tuple[int, int]] = {}  # name of a tuple -> (elements, depth)
             for node in graph.node:
                 for name in node.input:
                     if name not in known and name not in everywhere:
                         when = "before it is made" if name in later else "which its graph does not have"
-                        self._refuse(f"node '{view.shown(node.output[0])}' reads '{view.shown(name)}', {when}")
-                self._node(node, sizes)
+                        self._refuse(
+                            f"node '{view.short_name(node.output[0])}' reads '{view.short_name(name)}', {when}"
+                        )
+                self._check_node(node, sizes)
                 known.add(node.output[0])
             for item in graph.output:
                 if item.name not in known and item.name not in everywhere:
-                    self._refuse(
-                        f"graph '{view.shown(graph.name)}' returns '{view.shown(item.name)}', which nothing makes"
-                    )
+                    graph_name, result = view.short_name(graph.name), view.short_name(item.name)
+                    self._refuse(f"graph '{graph_name}' returns '{result}', which nothing makes")
 
-    def _names(self) -> None:
-        """Refuses a name that means two things in the model."""
+    def _check_names(self) -> None:
+        """Raises AmpError AMP202 where a name means two things in the MindIR model, or is missing, and for a node that
+        has not just one output."""
         taken = set(self.functions)
         if len(taken) < len(self.model.functions) or "" in taken:
             self._refuse("two functions have one name, or one has none")
@@ -80,39 +83,48 @@ class _Checker:
             for tensor in graph.parameter:
                 key = tensor.ref_key or tensor.name
                 if key in keys:
-                    self._refuse(f"two parameters are called '{view.shown(key)}'")
+                    self._refuse(f"two parameters are called '{view.short_name(key)}'")
                 keys.add(key)
             for node in graph.node:
                 if len(node.output) != 1:
-                    self._refuse(f"node '{view.shown(node.name)}' has {len(node.output)} outputs; every node has one")
+                    self._refuse(
+                        f"node '{view.short_name(node.name)}' has {len(node.output)} outputs; every node has one"
+                    )
             names = [item.name for item in (*graph.parameter, *graph.input)]
             for name in (*names, *(node.output[0] for node in graph.node)):
                 if not name or name in taken:
-                    self._refuse(f"two things are called '{view.shown(name)}'" if name else "something has no name")
+                    self._refuse(
+                        f"two things are called '{view.short_name(name)}'" if name else "something has no name"
+                    )
                 taken.add(name)
 
-    def _node(self, node: Message, sizes: dict[str, tuple[int, int]]) -> None:
-        """Operands and the type of one node; ``sizes``: elements and depth of the tuples made so far."""
+    def _check_node(self, node: Message, sizes: dict[str, tuple[int, int]]) -> None:
+        """Raises AmpError for a MindIR node with too few operands, a tuple too large or deep (AMP202), or a node that
+        computes and has no type (AMP201).
+
+        ``sizes``: name -> (elements, depth) of the tuples made so far in its graph, to which this adds."""
         if node.op_type == "Constant":
             return
         kind, name = view.kind_of(node, self.primitives), node.output[0]
         if len(node.input) < OPERANDS.get(kind, 0):
-            self._refuse(f"{kind} '{view.shown(name)}' has {len(node.input)} operands, and needs {OPERANDS[kind]}")
+            self._refuse(f"{kind} '{view.short_name(name)}' has {len(node.input)} operands, and needs {OPERANDS[kind]}")
         if kind in view.TUPLES:
-            inner = [sizes.get(given, (1, 0)) for given in node.input]
-            sizes[name] = sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
-            if sizes[name][0] > MOST_ELEMENTS or sizes[name][1] > DEEPEST:
-                self._refuse(f"tuple '{view.shown(name)}' has {sizes[name][0]:,} elements, {sizes[name][1]} deep")
+            operands = [sizes.get(given, (1, 0)) for given in node.input]
+            count = sum(elements for elements, _ in operands)
+            depth = 1 + max((depth for _, depth in operands), default=0)
+            if count > MOST_ELEMENTS or depth > DEEPEST:
+                self._refuse(f"tuple '{view.short_name(name)}' has {count:,} elements, {depth} deep")
+            sizes[name] = count, depth
             return
         if kind in ("Depend", "Load", "TupleGetItem", "list_getitem") and node.input[0] in sizes:
             sizes[name] = sizes[node.input[0]]
         entry = operator(kind)
         if view.attribute(node, "shape") is None and (entry is None or not entry.structural):
-            problem = f"{view.shown(kind)} '{view.shown(name)}' has no type"
+            problem = f"{view.short_name(kind)} '{view.short_name(name)}' has no type"
             raise AmpError("AMP201", problem, where=self.file.where, hint=NO_TYPE)
 
     def _refuse(self, problem: str) -> None:
-        """Raises AmpError AMP202 for a MindIR model that makes no sense."""
+        """Raises AmpError AMP202: the structure of the MindIR model makes no sense."""
         raise AmpError("AMP202", problem, where=self.file.where, hint=UNREADABLE)
 
 
@@ -120,7 +132,7 @@ SMALL = 256  # bytes: constants up to here are part of the digest
 
 
 class MindirGraph(EditableGraph):
-    """A MindIR model: the file's own messages, edited in place and never rebuilt."""
+    """A MindIR model, a `core.graph.Graph`: the file's own messages, edited in place and never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
@@ -130,35 +142,39 @@ class MindirGraph(EditableGraph):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MindirGraph:
-        """Reads a MindIR file. Raises AmpError 1xx."""
+        """Reads a MindIR file. Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad
+        external data)."""
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """Raises AmpError 2xx for what MindSpore could not read; there is nothing to sort, as it writes sorted
-        graphs."""
+        """Raises AmpError (AMP201, AMP202) for a structure that MindSpore could not read. Nothing is sorted: an
+        unsorted MindIR graph is refused, as MindSpore writes sorted ones."""
         check_structure(self.file)
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a training step whose network, forward and backward, cannot be told apart."""
+        """Raises AmpError AMP205 for a MindIR training step whose scopes do not show the network's forward and
+        backward; nothing for another model, and for a step that `convert` knows."""
         refuse_unknown_step(self.file.model)
 
     def is_step(self) -> bool:
-        """Whether the file is a whole training step of MindSpore's."""
+        """Whether the .mindir file holds a whole training step of MindSpore's."""
         return is_step(self.file.model)
 
     def scale_doubts(self) -> list[str]:
-        """That small gradients get lost, where a step has no loss scale of MindSpore's cell."""
+        """For a MindIR step without the loss scale of MindSpore's cell, a sentence that small gradients get lost in
+        float16; empty for any other model."""
         return [UNSCALED] if self.is_step() and not has_loss_scale(self.file.model) else []
 
     def check_gradients(self) -> int:
-        """Finite checks in the place of the float status of Ascend; how many gradients are checked."""
-        count = check_finite(self.file.model) if has_float_status(self.file.model) else 0
+        """Has a MindIR step check its gradients for overflow instead of asking the register of an Ascend device; how
+        many gradients are checked, 0 where it asks none. Raises AmpError AMP205 for a check of unknown form."""
+        count = check_finite(self.file.model)
         if count:
             self.edited()
         return count
 
     def fault(self) -> str:
-        """What MindSpore could not read in the model; an empty string for a valid one."""
+        """What MindSpore could not read in the MindIR model, as a sentence; "" for a valid one."""
         try:
             check_structure(self.file)
         except AmpError as error:
@@ -166,16 +182,18 @@ class MindirGraph(EditableGraph):
         return ""
 
     def _read(self, low: str, low_io: frozenset[str]) -> Dataflow:
-        """A new dataflow of the file as it is now."""
+        """Reads the MindIR file, as it is now, into a new dataflow: the ``build`` of `EditableGraph`."""
         return read_dataflow(self.file, MindirWeights(self.file), low, low_io)
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> MindirEditor:
-        """An editor over the newest dataflow. A function is one scope, so ``signature`` says nothing new."""
+        """An editor of the MindIR model over its newest dataflow; raises StaleDataflow for another. ``signature`` is
+        not used: a function is one scope, and its calls never have copies of it."""
         self.require_newest(flow)
         return MindirEditor(self.file, flow, self.edited)
 
     def digest(self) -> str:
-        """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        """A digest of the MindIR model, as hexadecimal digits, that changes with its structure, types and small
+        parameters; parameters of more than `SMALL` bytes count by type and shape alone."""
         digest = hashlib.blake2b(digest_size=16)
         for graph in view.graphs(self.file.model):
             for tensor in graph.parameter:
@@ -188,11 +206,12 @@ class MindirGraph(EditableGraph):
         return digest.hexdigest()
 
     def version(self) -> str:
-        """The MindIR version, as ``mind_ir_version 3``."""
+        """The version of the MindIR format that the file is written in, as ``mind_ir_version 3``."""
         return f"mind_ir_version {self.file.model.mind_ir_version}"
 
     def interface(self) -> dict[str, str]:
-        """Names of the inputs, and ``output 0``, ``output 1`` ..., with their types: MindIR names no results."""
+        """Name -> element type of the MindIR model's inputs, and of its outputs, which have no names in MindIR:
+        ``output 0``, ``output 1`` ... Raises AmpError as `prepare` does."""
         self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
@@ -200,31 +219,33 @@ class MindirGraph(EditableGraph):
         return types | {f"output {n}": flow.values[v].dtype for n, v in enumerate(main.outputs)}
 
     def dimensions(self) -> set[str]:
-        """MindIR does not name dimensions."""
+        """The empty set: MindIR does not name dimensions."""
         return set()
 
     def census(self) -> Census:
-        """Nodes, Casts and bytes of stored tensors by type; constants are no nodes."""
+        """How many nodes, but for Constants, and Casts a MindIR model has, and the bytes of its stored tensors by
+        type."""
         known, graphs = view.primitives(self.file.model), view.graphs(self.file.model)
         kinds = [view.kind_of(node, known) for graph in graphs for node in graph.node if node.op_type != "Constant"]
         tensors = ((view.dtype_of(t), elements(self.file, t).nbytes) for t in _stored_tensors(graphs))
         return Census.of(len(kinds), kinds.count("Cast"), tensors)
 
     def data_files(self) -> list[Path]:
-        """The data files that the model reads."""
+        """The paths of the data files that the MindIR model reads; none for one whose weights are in its file."""
         return data_files(self.file)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the model and its data files, whole or not at all."""
+        """Writes the MindIR model and its data files, whole or not at all. Raises AmpError as `io.save` does."""
         mindir_io.save(self.file, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Copies the file and its data files to another name."""
+        """Copies the .mindir file ``source`` and its data files to another name. Raises AmpError as
+        `io.copy_unchanged` does."""
         mindir_io.copy_unchanged(source, target)
 
 
 def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
-    """Parameters, and the tensors of constants."""
+    """The Tensor messages of parameters, and those in Constants, of some MindIR graphs."""
     for graph in graphs:
         yield from graph.parameter
         for node in graph.node:
@@ -233,24 +254,27 @@ def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
 
 
 class MindirWeights:
-    """Reads stored tensors of a MindIR file for the dataflow, piece by piece."""
+    """The `WeightReader` of a MindIR file: reads stored tensors for the dataflow, piece by piece. It raises AmpError as
+    `weights.elements` does."""
 
     def __init__(self, file: MindirFile) -> None:
         self.file = file
 
     def size(self, value: Value) -> int:
-        """Number of elements of a stored tensor or number."""
+        """How many elements a stored MindIR tensor or number has; 0 for text and other constants that are no numbers.
+        To be asked only of stored values."""
         if value.dtype == NUMBER:
             array = self.array(value)
             return 0 if array is None else int(array.size)
         return int(self._elements(value).size)
 
     def _elements(self, value: Value) -> Array:
-        """The flat elements of a stored tensor, mapped where they are external."""
+        """The elements of a stored MindIR tensor in one dimension, mapped where they are external."""
         return elements(self.file, value.native)
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The whole tensor if it has at most ``limit`` elements, else None."""
+        """The numbers of a stored MindIR value, in its shape; None for a tensor of more than ``limit`` elements, and
+        for a constant that is no number."""
         if value.dtype == NUMBER:
             return view.plain_array(view.number(value.native))
         data = self._elements(value)
@@ -259,9 +283,9 @@ class MindirWeights:
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        """The elements in pieces that fit the memory."""
+        """The elements of a stored MindIR tensor in one dimension, in pieces that fit the memory."""
         return pieces(self._elements(value))
 
     def key(self, value: Value) -> object:
-        """Every value has a tensor of its own in MindIR."""
+        """The id of the value: every MindIR value has a stored tensor of its own."""
         return value.id

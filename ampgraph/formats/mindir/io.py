@@ -39,7 +39,8 @@ CHECKPOINT = "mindspore.export(..., file_format='MINDIR') writes the graph; a ch
 
 
 def foreign(data: memoryview, where: str) -> AmpError:
-    """What is wrong with a file that is not a MindIR model."""
+    """The error AMP102 that says what a file is that should be a MindIR model and is none: encrypted, a zip, ONNX, ...
+    ``where``: how the message names the file."""
     start, kind = bytes(data[:64]), looks_like(data)
     if not start:
         problem, hint = "is empty", EXPORT_AGAIN
@@ -57,20 +58,19 @@ def foreign(data: memoryview, where: str) -> AmpError:
     elif kind:
         problem, hint = "holds no MindIR graph", CHECKPOINT
     else:
-        problem, hint = (
-            "is not a MindIR model: encrypted, cut short, or another format",
-            "decrypt it, or export it again",
-        )
+        problem = "is not a MindIR model: encrypted, cut short, or another format"
+        hint = "decrypt it, or export it again"
     return AmpError("AMP102", problem, where=where, hint=hint)
 
 
 def looks_like(data: memoryview) -> str:
-    """`ONNX`, `MindIR`, `protobuf` or nothing, by the fields at the top of a file, which may be cut short."""
-    position, seen = 0, set()
+    """``ONNX``, ``MindIR``, ``protobuf`` for a whole message of another kind, or "" for anything else, by the protobuf
+    fields at the top of a file, which may be cut short behind its graph's first bytes."""
+    position, seen = 0, set()  # (field's number, wire type) of the fields so far
     for _ in range(1000):  # far more than either format has before its graph
         tag, position = _varint(data, position)
         seen.add((tag >> 3, tag & 7))
-        if (1, 0) in seen and (7, 2) in seen:  # ir_version is a number there
+        if (1, 0) in seen and (7, 2) in seen:  # field 1 is ir_version, a number in ONNX alone; field 7 is the graph
             return "ONNX"
         if (1, 2) in seen and (7, 2) in seen:
             return "MindIR"
@@ -85,7 +85,8 @@ def looks_like(data: memoryview) -> str:
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number and the position behind it; position -1 where there is none."""
+    """Of a protobuf message: (the varint at a position, the position behind it); (0, -1) where none ends within ten
+    bytes or the position is -1."""
     value = 0
     for index, byte in enumerate(data[position : position + 10] if position >= 0 else b""):
         value |= (byte & 127) << 7 * index
@@ -98,7 +99,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def load(path: str | os.PathLike[str]) -> MindirFile:
-    """Reads a model; its external tensors stay on disk, mapped when they are read.
+    """Reads and checks a MindIR model; its external tensors stay on disk, mapped when they are read.
 
     Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad external data).
     """
@@ -117,7 +118,8 @@ def load(path: str | os.PathLike[str]) -> MindirFile:
 
 
 def _check_model(model: Message, where: str) -> None:
-    """Refuses what was written for other machines or later readers, and what lacks its end."""
+    """Raises AmpError AMP102 for a MindIR model of a later version, big-endian, with names that are not text, or cut
+    short in front of its primitives. ``where``: how messages name the file."""
     if model.mind_ir_version > schema.NEWEST_VERSION or model.mind_ir_version < 0:
         problem = f"has mind_ir_version {model.mind_ir_version}; ampgraph knows those up to {schema.NEWEST_VERSION}"
         raise AmpError("AMP102", problem, where=where, hint="export it with MindSpore 2.10 or older")
@@ -131,7 +133,7 @@ def _check_model(model: Message, where: str) -> None:
 
 
 def _lacks_primitives(model: Message) -> bool:
-    """Whether a node names a primitive, function or value that is nowhere."""
+    """Whether a node of a MindIR model refers to a primitive, function or value that the file does not have."""
     graphs = (model.graph, *model.functions)
     known = {primitive.name for primitive in model.primitives} | {graph.name for graph in graphs}
     for graph in graphs:
@@ -145,11 +147,12 @@ def _lacks_primitives(model: Message) -> bool:
 
 
 def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes the model, and its external data into ``<name>_variables`` beside it, split as it was.
+    """Writes a MindIR model, and its external data into ``<name>_variables`` beside it, split as it was.
 
     The data files are named after their content, so that they overwrite none that is in use; the rename of the model
-    file is the commit. Raises AmpError: AMP103 bad external data, AMP105 when the disk is full or the folder cannot be
-    written (nothing stays behind), AMP106 when ``path`` is the input or its data.
+    file is the commit. The model in memory keeps reading the files it was loaded from. Raises AmpError: AMP103 bad
+    external data, AMP105 when the disk is full or the folder cannot be written (nothing stays behind), AMP106 when
+    ``path`` is the input or its data.
     """
     path, sources = Path(path), data_files(file)
     _refuse_overwriting(path, [*([file.path] if file.path else []), *sources])
@@ -166,7 +169,8 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
 
 
 def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Copies a model's file to another name, data files included, for a model in which nothing changes.
+    """Copies a .mindir file to another name, and its data files beside that under their own names, for a model in which
+    nothing changes.
 
     Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
     """
@@ -175,22 +179,25 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
     sources = data_files(file)
     _refuse_overwriting(target, [source, *sources])
     with whole_files(target, "-o") as temporary:
-        moves: dict[Path, Path | None] = {}
+        moves: dict[Path, Path | None] = {}  # data file -> what becomes it, None where an equal one is there already
         for number, origin in enumerate(sources):
             location = origin.relative_to(file.path.parent)  # type: ignore[union-attr]
-            place, copy = target.parent / location, temporary(f"data_{number}")
-            if not place.exists():
-                shutil.copyfile(origin, copy)
-            elif not filecmp.cmp(origin, place, shallow=False):
+            final = target.parent / location
+            if not final.exists():
+                moves[final] = temporary(f"data_{number}")
+                shutil.copyfile(origin, temporary(f"data_{number}"))
+            elif filecmp.cmp(origin, final, shallow=False):
+                moves[final] = None
+            else:
                 problem = f"another model's data file '{location}' is there already"
                 raise AmpError("AMP105", problem, where=str(target.parent), hint="write to another folder")
-            moves[place] = None if place.exists() else copy
         shutil.copyfile(source, temporary("model"))
         _commit_files(temporary("model"), target, moves, sources)
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
-    """Before a MindIR model is saved: raises AmpError as `refuse_output`, and AMP105 for a name that is no text."""
+    """Before a MindIR model is saved as ``path``: raises AmpError AMP106 where that is one of ``sources``, AMP105 as
+    `refuse_output` does, and AMP105 for a name that is not text."""
     refuse_output(path, sources, "-o")
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"
@@ -198,12 +205,14 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
 
 
 def _data_folder(path: Path) -> Path:
-    """Where the data files of a model lie: MindSpore writes ``x_graph.mindir`` and ``x_variables``."""
+    """The folder of the data files of a .mindir file: as MindSpore does, ``x_variables`` for ``x_graph.mindir`` and for
+    ``x.mindir``."""
     return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
-    """Serialises the model to a temporary file; AmpError AMP105 beyond protobuf's 2 GiB."""
+    """Serialises a MindIR model to the file ``temporary``. Raises AmpError AMP105, which names the later ``path``,
+    beyond protobuf's 2 GiB."""
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
@@ -215,8 +224,11 @@ def _write_model(model: Message, temporary: Path, path: Path) -> None:
 def _write_data(
     file: MindirFile, outside: list[Message], path: Path, temporary: Callable[[str], Path], progress: Progress | None
 ) -> dict[Path, Path | None]:
-    """Streams the tensors to data files, split as they were, and points them there; which is to be moved where."""
-    by_file: dict[str, list[Message]] = {}
+    """Writes the external MindIR tensors ``outside`` to temporary data files, split as they were, and makes the
+    messages say where they will lie. Returns final path -> temporary path.
+
+    ``path``: of the model; ``temporary``: makes a temporary path of a word; ``progress``: told the bytes written."""
+    by_file: dict[str, list[Message]] = {}  # location they were read from -> tensors
     for tensor in outside:
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
     total, before = sum(tensor.external_data.length for tensor in outside), 0
@@ -240,7 +252,11 @@ def _write_data(
 
 
 def _commit_files(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:
-    """Moves the data files where they belong, then the model; then removes the data of the model that stood there."""
+    """Moves the data files of a MindIR model where they belong, then the model to ``path``; then removes the data files
+    of the model that stood there. An error before the model is moved takes the new data files away again.
+
+    ``model``: the temporary file. ``moves``: final path of a data file -> its temporary file, None where the final one
+    is there already. ``sources``: the data files of the input, which stay."""
     old = _own_data(path)
     with contextlib.ExitStack() as undo:
         for target, temporary in moves.items():
@@ -259,7 +275,10 @@ def _commit_files(model: Path, path: Path, moves: dict[Path, Path | None], sourc
 def _move_data_file(
     temporary: Path | None, target: Path, root: Path, sources: list[Path], undo: contextlib.ExitStack
 ) -> None:
-    """Moves a data file; ``undo`` takes away what was not there before."""
+    """Moves a MindIR data file to ``target``, in folders that it makes; nothing is moved where ``temporary`` is None.
+
+    ``undo``: is told what to take away if a later step fails, which is what was not there before. Raises AmpError:
+    AMP105 where a link leads out of the folder ``root``, AMP106 where it would change one of ``sources``."""
     real = os.path.realpath(root)
     if os.path.commonpath([real, os.path.realpath(target.parent)]) != real:
         problem = f"'{target.parent.name}' is a link that leaves the folder"
@@ -281,7 +300,8 @@ def _move_data_file(
 
 
 def _own_data(path: Path) -> list[Path]:
-    """Data files that `save` wrote for the model that stands at ``path`` now."""
+    """The data files that `save` wrote for the MindIR model that stands at ``path`` now, known by their names; none
+    where no such model stands there."""
     folder, model = _data_folder(path), schema.Model()
     if not folder.is_dir() or not path.is_file():
         return []

@@ -1,5 +1,8 @@
 """Operators and calls of a MindIR model as the dataflow shows them: operands in the role's order, results, slots
-(operands and results of one type), each a *unit* to decide if it is float32."""
+(operands and results of one type), each a *unit* to decide if it is float32.
+
+The role is the ONNX operator that a primitive of MindSpore's computes. An *item* is what a name stands for
+(`view.Item`), a *formal* a parameter of a function."""
 
 from __future__ import annotations
 
@@ -26,14 +29,18 @@ WHATEVER = "this result is float32 whatever goes in"
 CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
 UNKNOWN = "nothing is known of what is called"
 ESCAPES = "the function is handed on as a value"
-Key = tuple[str, int]  # a function and the number of one of its results
+ResultKey = tuple[str, int]  # a function and the number of one of its results
 
 
 class MindirOperators(MindirMemory):
-    """Reads the nodes that compute, one at a time."""
+    """Reads the nodes of a MindIR model that compute, one at a time."""
 
     def operator(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
-        """The operator of a node; what its result stands for."""
+        """Reads a MindIR node that computes into an operator of the dataflow, with its slots and results, and returns
+        what its result stands for.
+
+        ``kind``: the primitive's name; ``entry``: its row in the table, None without one; ``index``: of the node in its
+        graph."""
         if entry is not None and not self._fits(entry, node):
             entry = None  # another version of the operator than the one in the table
         role = entry.kind if entry else f"mindspore::{kind}"
@@ -53,7 +60,10 @@ class MindirOperators(MindirMemory):
     # -- operands -----------------------------------------------------------------------------------------------------
 
     def _operands(self, op: Op, entry: Operator | None, node: Message) -> set[str]:
-        """Fills in the operands, in the order of the role, tuples opened; the slots that hold written parameters."""
+        """Adds the operands of a MindIR node to ``op``, in the order of the role, tuples opened, with their places and
+        slots. Returns the slots that hold a parameter that the model writes.
+
+        What is no value (a state, a function, a written parameter) is NONE, and left out at the end."""
         written: set[str] = set()
         native, count = op.native, len(node.input)
         order = entry.order if entry else ()
@@ -73,8 +83,10 @@ class MindirOperators(MindirMemory):
         return written
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
-        """Makes the unit of a slot and adds its reads; notes a slot that holds two types. ``written``: whether
-        one of its values is a parameter that is written."""
+        """Makes the unit of a MindIR operator's slot, and adds the reads of its operands.
+
+        ``positions``: of the operands in the slot; ``written``: whether it holds a parameter that the model writes,
+        too. A value that no Cast can stand behind is tied to the unit."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
@@ -84,18 +96,25 @@ class MindirOperators(MindirMemory):
                 self.tie(value, unit)
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
-        """The unit of a slot that holds float32 values, with what its table entry admits; NONE for other slots. Two
-        types in one slot are noted as a conflict."""
+        """Makes the unit of a MindIR operator's slot that holds these operands, with what its table entry admits, and
+        returns its number; NONE for a slot without float32. Two float types in a slot are noted as a conflict.
+
+        The unit stays float32 where the slot holds a written parameter or another type than the low one, where the
+        table decides nothing there (`NO_SLOT`), and for an operator without an entry."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
             self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
         if FLOAT32 not in dtypes:
             return NONE
-        fixed = WRITTEN if written else AS_IT_IS if slot == NO_SLOT else ""
-        if slot != NO_SLOT and not fixed and any(self.is_other(dtype) for dtype in dtypes):
-            fixed = OTHER
+        fixed = ""
         if entry is None:
             fixed = f"no schema is known for {op.kind}"
+        elif written:
+            fixed = WRITTEN
+        elif slot == NO_SLOT:
+            fixed = AS_IT_IS
+        elif any(self.is_other(dtype) for dtype in dtypes):
+            fixed = OTHER
         admits = entry.admits if entry is not None and not fixed else NO_TYPES
         unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, fixed=fixed)
         return unit
@@ -103,23 +122,26 @@ class MindirOperators(MindirMemory):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
-        """Makes values for a node's outputs, typed by their slot where the table says it, else by the file's
-        abstract."""
-        free = entry is None or not self._names_type(entry, op)
+        """Makes the values of a MindIR node's outputs, with their units, and returns the item of its result.
+
+        An output has its slot's unit where the table says a slot and no operand or attribute ``dtype`` names the type,
+        else one that stays float32. ``written``: slots that hold a parameter that the model writes."""
+        follows_slot = entry is not None and not self._names_type(entry, op)
         made = self.results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
             if value is not None:
-                self.compare(value.id, [tensor], name)  # a Cast's own word may be another
-                slot = entry.slot_of_output(number) if entry and free else NO_SLOT
+                self.compare(value.id, [tensor], name)  # a Cast may name another type
+                slot = entry.slot_of_output(number) if entry is not None and follows_slot else NO_SLOT
                 self._type_output(op, value, slot, entry, slot in written)
                 if entry is not None and entry.view and op.inputs and op.inputs[0] != NONE:
                     self.share(value.id, op.inputs[0])
         if op.role == "Cast":
             self._cast(op)
-        return view.nested(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
+        return view.nested_item(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
 
     def results(self, op: Op, node: Message, scope: Scope, dtype: str = "") -> list[tuple[Message, str, Value | None]]:
-        """A tensor that a node shows, its name, and a new value for it; None where it shows none."""
+        """For each element of a MindIR node's result, tuples opened: (Tensor message that shows it, its name, a new
+        value), (None, its name, None) for what is no tensor. ``dtype``: of the values, "" for what the messages say."""
         tensors = list(view.elements(view.attribute(node, "shape")))
         made: list[tuple[Message, str, Value | None]] = []
         for number, tensor in enumerate(tensors):
@@ -134,18 +156,21 @@ class MindirOperators(MindirMemory):
         return made
 
     def _names_type(self, entry: Operator, op: Op) -> bool:
-        """Whether a node's own word ``dtype``, an attribute or an operand, fixes the type of its outputs: where it is
-        given and not None."""
+        """Whether a MindIR node's operand or attribute ``dtype`` is given, and not None: it names the type of the
+        outputs, which then follow no slot."""
         return "dtype" in entry.attributes and self.attribute(op, "dtype") is not None
 
     def _cast_type(self, op: Op) -> str:
-        """The float type that a Cast names, or an empty string."""
+        """The float type that a MindIR Cast names; "" for another type, and for other operators."""
         to = self.attribute(op, "to") if op.role == "Cast" else None
         return _TYPES.get(to, "") if isinstance(to, int) else ""
 
     def _type_output(self, op: Op, value: Value, slot: str, entry: Operator | None, written: bool) -> None:
-        """Gives an output its unit: that of its slot, or one that stays float32 where the table says no slot. A type
-        that the table does not expect is noted."""
+        """Gives a float32 output of a MindIR operator its unit: that of its slot, or, where there is none, a new one
+        that stays float32. Notes a conflict where its type is not the slot's; a Cast's output is left to `_cast`.
+
+        ``slot``: a slot, `NO_SLOT` or a fixed type; ``written``: whether the slot holds a parameter that the model
+        writes."""
         if op.role == "Cast":
             return
         if is_slot(slot):
@@ -159,27 +184,31 @@ class MindirOperators(MindirMemory):
         elif slot != NO_SLOT and value.dtype in LOW:
             self.conflict(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
         if value.dtype == FLOAT32 and value.unit == NONE:
-            why = f"no schema is known for {op.kind}" if entry is None else WRITTEN if written else WHATEVER
+            why = WRITTEN if written else WHATEVER
+            if entry is None:
+                why = f"no schema is known for {op.kind}"
             name = f"out{op.outputs.index(value.id)}"
             value.unit = op.slots[name] = self.fixed_unit(name, why, op.id)
 
     def _slot_dtype(self, op: Op, slot: str) -> str:
-        """The float type that the operands of a slot have, or an empty string."""
+        """The float type of the first float operand in a MindIR operator's slot; "" where none is float."""
         for position, source in enumerate(op.inputs):
             if source != NONE and op.native.slots[position] == slot and self.flow.values[source].dtype in _FLOATS:
                 return self.flow.values[source].dtype
         return ""
 
     def _cast(self, op: Op) -> None:
-        """Makes the units of a Cast between float types, one on each side."""
+        """Makes the unit of a MindIR Cast's result if that is float32 (``T2``; `_slot` made that of its operand), and
+        notes a Cast between float32 and the low type as a given one."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
         if op.inputs and op.inputs[0] != NONE:
-            self.flow.given_cast(op, self.low)
+            self.flow.mark_given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
-        """Notes which operands a node writes in place, by the table."""
+        """Notes that a MindIR operator writes its first operand in place, where the table says so; nothing where that
+        is no value."""
         first = op.inputs[0] if op.inputs else NONE
         if entry is None or first == NONE:
             return
@@ -189,7 +218,8 @@ class MindirOperators(MindirMemory):
             self.changes(first)
 
     def attribute(self, op: Op, name: str) -> Plain:
-        """What the role calls an attribute, from an operand or the primitive; None when absent."""
+        """The value of an attribute by the name that the role (ONNX) has for it, from an operand of the MindIR node or
+        its primitive; None when absent, and for an operand that is no constant."""
         native: MindirOp = op.native
         place = native.operator.attributes.get(name) if native.operator is not None else None
         if place is None:
@@ -201,32 +231,40 @@ class MindirOperators(MindirMemory):
         return view.number(view.attribute(primitive, place.attribute)) if primitive is not None else None
 
     def _fits(self, entry: Operator, node: Message) -> bool:
-        """Whether a node has the operands and results that the table speaks of."""
+        """Whether a MindIR node has the operands and results that its table entry speaks of: an operand for each slot,
+        of which the first is a value, and a result where an output has a slot. False for another version of it."""
         given = len(node.input)
         if entry.role == "Cast" and (given < 2 or isinstance(self.lookup(node.input[0]), tuple)):
             return False
         first = entry.order[0] if entry.order else 0
-        if entry.slots and (given <= first or next(view.flat(self.lookup(node.input[first])), None) is None):
+        if entry.slots and (given <= first or next(view.flat_items(self.lookup(node.input[first])), None) is None):
             return False
         last = max((number for number, slot in enumerate(entry.inputs) if is_slot(slot)), default=-1)
-        made = next(view.elements(view.attribute(node, "shape")), None) is not None
-        return given > last - entry.variadic_input and (made or not any(is_slot(slot) for slot in entry.outputs))
+        needed = last if entry.variadic_input else last + 1  # one that repeats may be left out
+        if given < needed:
+            return False
+        makes_tensor = next(view.elements(view.attribute(node, "shape")), None) is not None
+        return makes_tensor or not any(is_slot(slot) for slot in entry.outputs)
 
 
 class Functions(MindirOperators):
-    """One scope for each function. A formal and all that it is given share a unit, and so do results of one call."""
+    """Reads the functions of a MindIR model and their calls. A function is one scope, however often it is called: a
+    formal has one type with all arguments given for it, and a result one type in all calls.
+
+    The order: `declare`, then all graphs, then `close`."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
-        self.scopes: dict[str, Scope] = {}
-        self.formals: dict[str, dict[str, Item]] = {}
-        self._order: dict[str, list[Item]] = {}
-        self._result_units: dict[Key, int] = {}
-        self._inside: dict[Key, list[int]] = {}  # what a function returns, under its own number
-        self._outside: dict[Key, list[int]] = {}  # and under the numbers that its calls give it
+        self.scopes: dict[str, Scope] = {}  # by function
+        self.formals: dict[str, dict[str, Item]] = {}  # by function: name of a formal -> what it stands for
+        self._order: dict[str, list[Item]] = {}  # by function: what its formals stand for, in order
+        self._result_units: dict[ResultKey, int] = {}
+        self._inside: dict[ResultKey, list[int]] = {}  # ids of the values that a function returns as this result
+        self._outside: dict[ResultKey, list[int]] = {}  # ids of the values that calls make of it
 
     def declare(self) -> None:
-        """Makes the formals of every function before any body is read: functions call each other."""
+        """Makes the scope and the formals of every MindIR function, before any graph is read: functions call each
+        other."""
         for graph in self.model.functions:
             scope = self.scopes[graph.name] = self.graph_scope(graph.name, 0, graph)
             self.formals[graph.name] = {i.name: self.arriving(i, scope, i.name) for i in graph.input}
@@ -235,53 +273,67 @@ class Functions(MindirOperators):
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
-        """Reads a Partial, a Switch or a call: what it stands for."""
+        """Reads a MindIR node of kind ``Partial``, ``Switch``, ``SwitchLayer`` or ``call``, and returns what its result
+        stands for: functions, with the number of arguments that they have by then, or what a call returns.
+
+        ``index``: of the node in its graph."""
         if kind in ("Switch", "SwitchLayer"):
             return self._choice(kind, node)
         op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
-        first = 1 if kind == "Partial" else 0
+        first = 1 if kind == "Partial" else 0  # position of the first argument
         called = self.lookup(node.input[0] if kind == "Partial" else view.reference(node))
-        given = [(self.lookup(n), OperandPlace(node, p), n) for p, n in enumerate(node.input) if p >= first]
         targets = sorted(called.targets) if isinstance(called, Closure) else []
-        for item, place, name in given:
-            self._give(op, item, place, name, [self._formal(f, n + place.position - first) for f, n in targets])
+        for position in range(first, len(node.input)):
+            name = node.input[position]
+            formals = [self._formal(function, given + position - first) for function, given in targets]
+            self._give(op, self.lookup(name), OperandPlace(node, position), name, formals)
         if kind == "Partial":
-            return Closure(frozenset((function, before + len(given)) for function, before in targets))
-        return self._made(op, node, scope, [function for function, _ in targets])
+            added = len(node.input) - first
+            return Closure(frozenset((function, given + added) for function, given in targets))
+        return self._call_results(op, node, scope, [function for function, _ in targets])
 
     def _choice(self, kind: str, node: Message) -> Closure:
-        """The functions that one of several may be, of a Switch."""
+        """The functions between which a MindIR Switch or SwitchLayer chooses. Raises AmpError AMP203 where it chooses
+        between other values."""
         targets: set[tuple[str, int]] = set()
         for name in node.input[1:]:
-            for item in view.flat(self.lookup(name)):
+            for item in view.flat_items(self.lookup(name)):
                 if not isinstance(item, Closure):
-                    self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between values that are not functions")
+                    self._refuse(
+                        f"{kind} '{view.short_name(node.output[0])}' chooses between values that are not functions"
+                    )
                 targets |= item.targets
         return Closure(frozenset(targets))
 
     def _formal(self, function: str, number: int) -> Item:
-        """What stands for a parameter of a function. Raises AmpError AMP203 for more operands than it takes."""
+        """What the formal of this number, from 0, of a MindIR function stands for. Raises AmpError AMP203 for a number
+        beyond the last: a call gives more operands than it takes."""
         formals = self._order[function]
         if number >= len(formals):
-            self._refuse(f"function '{view.shown(function)}' takes {len(formals)} operands and is given more")
+            self._refuse(f"function '{view.short_name(function)}' takes {len(formals)} operands and is given more")
         return formals[number]
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
-        """Passes one operand of a call to the formals that it becomes."""
-        wanted = [list(view.flat(formal)) for formal in formals]
+        """Passes one operand of a MindIR call, tuples opened, to the formals that it becomes, one of each function that
+        may be called. Raises AmpError AMP203 where a formal has another number of elements.
+
+        ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name."""
+        elements = [list(view.flat_items(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
-        if any(len(targets) != len(parts) for targets in wanted):
-            self._refuse(
-                f"'{view.shown(name)}' has {len(parts)} elements; the function that is given it wants another number"
-            )
+        if any(len(of_formal) != len(parts) for of_formal in elements):
+            count = f"{len(parts)} elements; the function that is given it wants another number"
+            self._refuse(f"'{view.short_name(name)}' has {count}")
         for number, (part, where) in enumerate(parts):
             self.escape(part)
             if isinstance(part, int):
-                self._pass(op, part, where, [targets[number] for targets in wanted])
+                self._pass(op, part, where, [of_formal[number] for of_formal in elements])
 
     def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
-        """Ties an argument, the value ``actual``, to the formal of every function that may be called (``targets``), so
-        that both have one type."""
+        """Adds the value ``actual`` to the operands of a MindIR call, read by the unit of the formals that it becomes,
+        so that all have one type; nothing is added where each of them is a parameter, which the function knows itself.
+
+        ``place``: of the operand, None where no Cast can stand; ``targets``: a formal of each function that may be
+        called; with none, nothing is known of what is called. Notes a conflict where a formal has another type."""
         value = self.flow.values[actual]
         formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
         units = [formal.unit for formal in formals if formal.unit != NONE]
@@ -292,7 +344,7 @@ class Functions(MindirOperators):
                 if self.is_other(value.dtype):
                     self.hold(formal, view.OTHER)
         if not formals and targets:
-            return  # a parameter, which the function knows as such
+            return
         unit = NONE
         if value.dtype == FLOAT32:
             unit = self.flow.merge(units) if units else self.fixed_unit(f"in{len(op.inputs)}", UNKNOWN, op.id)
@@ -305,27 +357,30 @@ class Functions(MindirOperators):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def result(self, function: str, index: int, value: Value) -> int:
-        """The unit of result ``index`` of a function, which ``value`` is."""
+        """Notes that a MindIR function returns ``value`` as its result ``index``, and returns the unit that the result
+        has in all calls; NONE if it is not float32."""
         self._inside.setdefault((function, index), []).append(value.id)
         return self._result_unit((function, index), value.dtype)
 
     def opaque(self, function: str, index: int) -> None:
-        """Marks result ``index`` of a function as no value of its own: a state, a parameter that is written, a
-        function."""
+        """Notes that result ``index`` of a MindIR function is no value of its own (a state, a parameter that is
+        written, a function): what calls make of it stays float32."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
 
-    def _result_unit(self, key: Key, dtype: str) -> int:
-        """The unit that result ``key`` (function, index) shares in all calls; NONE for other types than float32."""
+    def _result_unit(self, key: ResultKey, dtype: str) -> int:
+        """The unit that a MindIR function's result ``key`` has in all calls, made when first asked for; NONE for other
+        types than float32."""
         if dtype != FLOAT32:
             return NONE
         if key not in self._result_units:
             self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, crosses=True)
         return self._result_units[key]
 
-    def _made(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:
-        """What a call returns: each result has one type, whichever function it comes from."""
+    def _call_results(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:
+        """Makes the values that a MindIR call returns, and returns the item of its result. Each has one unit with that
+        result of all ``functions`` that may be called; one that stays float32 where none is known."""
         made = self.results(op, node, scope)
         for number, (_, _, value) in enumerate(made):
             if value is None:
@@ -335,36 +390,40 @@ class Functions(MindirOperators):
                 value.unit = self.flow.merge(units) if units else self.fixed_unit(f"out{number}", UNKNOWN, op.id)
             for function in functions:
                 self._outside.setdefault((function, number), []).append(value.id)
-        return view.nested(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
+        return view.nested_item(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ties what functions return to what their calls make of it, when all of them are read."""
+        """Pairs what MindIR functions return with what their calls make of it, and holds all that goes in and out of a
+        function that escapes float32. To be called when all graphs are read.
+
+        Raises AmpError AMP203 where a call reads a result that the function does not have."""
         for key, outside in self._outside.items():
             if key not in self._inside:
-                self._refuse(f"function '{view.shown(key[0])}' has no result {key[1]}, which a call of it reads")
-            for inner in self._inside[key]:
-                for outer in outside:
-                    self.flow.passed.append((inner, outer))
-                    self._compare(key, self.flow.values[inner].dtype, self.flow.values[outer].dtype)
+                self._refuse(f"function '{view.short_name(key[0])}' has no result {key[1]}, which a call of it reads")
+            for returned in self._inside[key]:
+                for received in outside:
+                    self.flow.passed.append((returned, received))
+                    self._compare_types(key, self.flow.values[returned].dtype, self.flow.values[received].dtype)
         for function in self.escaped:
             units = [unit for (name, _), unit in self._result_units.items() if name == function]
             inputs = [self.flow.values[value].unit for value in self.scopes[function].inputs]
             for unit in (*units, *(unit for unit in inputs if unit != NONE)):
                 self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
-    def _compare(self, key: Key, inner: str, outer: str) -> None:
-        """Notes a result that a function returns as one type (``inner``) and a call reads as another (``outer``)."""
-        conflict = f"'{key[0]}' returns {inner}, and is read as {outer}"
-        if inner != outer and "number" not in (inner, outer):
+    def _compare_types(self, key: ResultKey, returned: str, received: str) -> None:
+        """Notes a conflict where a MindIR function returns a result as one type and a call receives it as another; it
+        stays float32 if one of them is not the low type."""
+        conflict = f"'{key[0]}' returns {returned}, and is read as {received}"
+        if returned != received and "number" not in (returned, received):
             if conflict not in self.flow.conflicts:
                 self.conflict(conflict)
-            if key in self._result_units and (self.is_other(inner) or self.is_other(outer)):
+            if key in self._result_units and (self.is_other(returned) or self.is_other(received)):
                 fixed = self.fixed_unit(f"other {len(self.flow.units)}", view.OTHER)
                 self.flow.merge((self._result_units[key], fixed))
 
     def _refuse(self, problem: str) -> NoReturn:
-        """Raises AmpError AMP203 for a file that makes no sense."""
+        """Raises AmpError AMP203 for a MindIR file whose calls do not fit the functions."""
         hint = "MindSpore cannot run it either: export it again"
         raise AmpError("AMP203", problem, where=self.file.where, hint=hint)

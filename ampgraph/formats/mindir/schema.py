@@ -42,18 +42,18 @@ _MESSAGE_TYPE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
 def _message_classes() -> dict[str, Any]:
-    """protobuf's classes for the messages of the table, by name."""
+    """Makes protobuf's classes for the MindIR messages in the table `_MESSAGES`, by name: ``Model``, ``Graph``, ..."""
     file = descriptor_pb2.FileDescriptorProto(name="ampgraph/mindir.proto", package="ampgraph.mindir", syntax="proto2")
     for name, words in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for word in words.split():
             field, kind, number = word.split(":")
-            plain = kind.lstrip("*")
-            label = _REPEATED if kind != plain else _OPTIONAL
+            element = kind.lstrip("*")  # a scalar, or another message of the table
+            label = _REPEATED if kind.startswith("*") else _OPTIONAL
             entry = message.field.add(name=field, number=int(number), label=label)
-            entry.type = _SCALARS.get(plain, _MESSAGE_TYPE)
-            if plain not in _SCALARS:
-                entry.type_name = f".ampgraph.mindir.{plain}"
+            entry.type = _SCALARS.get(element, _MESSAGE_TYPE)
+            if element not in _SCALARS:
+                entry.type_name = f".ampgraph.mindir.{element}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return {
@@ -93,7 +93,7 @@ ELEMENT_NUMBERS = {"float32": 1, "float16": 10, "bfloat16": 16}
 TYPE_IDS = {"float16": 42, "float32": 43, "float64": 44, "bfloat16": 45}
 """How the ``dtype`` operand of a Cast names a type, as an INT64 constant."""
 
-FLOAT, INT64, STRING, BOOL, TENSOR, TENSORS, TUPLE, LIST = 1, 7, 8, 9, 17, 19, 20, 21
+FLOAT, DOUBLE, INT64, STRING, BOOL, TENSOR, TENSORS, TUPLE, LIST = 1, 11, 7, 8, 9, 17, 19, 20, 21
 UMONAD, IOMONAD, NONE_TYPE, FUNCTION, FUNCTIONS, SCALAR = 23, 24, 25, 27, 29, 39
 """Attribute.type"""
 

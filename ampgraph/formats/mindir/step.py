@@ -8,13 +8,13 @@ share the scope of the first of them, so the forward operator is found by kind a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import NoReturn
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.names import FreshNames
-from ...core.walk import reached
+from ...core.walk import reachable
 from . import schema, view
 from .schema import Message
 
@@ -27,7 +27,7 @@ WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (
 NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")
 """Operators that MindSpore differentiates in Python alone."""
 STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
-"""Operator -> the operand that its result stands for."""
+"""Operator -> the position of the operand that its result stands for."""
 
 
 WHOLE_STEP = (
@@ -37,7 +37,9 @@ WHOLE_STEP = (
 
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
-    """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
+    """Raises AmpError AMP205 where gradients or an optimizer are in the .mindir file.
+
+    ``where``: how the message names the file. ``hint``: what the user can do."""
     found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
@@ -45,17 +47,22 @@ def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -
 
 
 def written_parameters(model: Message) -> set[str]:
-    """The names of the parameters that the graph itself writes."""
+    """The names of the parameters that the main graph of a .mindir file itself writes, by an operator of `WRITES`."""
     return {tensor.ref_key or tensor.name for tensor in _parameters_at(model, WRITES)}
 
 
 def assigned_parameters(model: Message) -> set[str]:
-    """What a MindIR step calls the parameters that it assigns: a loss scale, counters."""
+    """The names, as the graph's nodes read them, of the parameters that a MindIR step assigns: a loss scale, counters.
+
+    Of `Assign`, `AssignAdd` and `AssignSub` in the main graph; `written_parameters` counts statistics of norms too, and
+    gives the names that users know."""
     return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
 def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
-    """The parameters that some operators write, by the places of their operands."""
+    """The parameters of a MindIR model that operators of its main graph write.
+
+    ``writers``: kind of operator -> positions of the operands that it writes."""
     known = view.primitives(model)
     found: set[str] = set()
     for node in model.graph.node:
@@ -65,7 +72,8 @@ def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> li
 
 
 def _sign_of_step(model: Message) -> str:
-    """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
+    """What shows that a .mindir file holds a training step: its optimizer's name or operator, else ``gradients``; ""
+    for a file without a step."""
     known = view.primitives(model)
     gradients = False
     for graph in (model.graph, *model.functions):
@@ -83,22 +91,23 @@ def _sign_of_step(model: Message) -> str:
 
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
+"""What parts of a scope begin with: in the network where the loss is told from it, in either, in the loss."""
 SCALE = "scale_sense"
 """What MindSpore's cell calls its loss scale."""
 LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
 UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
 PASSING = {"Add": (0, 1), "AddExt": (0, 1), "AddN": None, "BiasAdd": (0,), "Sub": (0,), "SubExt": (0,)}
-"""Operators that hand their gradient on as it is -> the operands that get it, None for all."""
+"""Forward operators whose gradient is that of an operand, unchanged -> positions of such operands, None for all."""
 
 
 def has_loss_scale(model: Message) -> bool:
-    """Whether the step scales its loss, as MindSpore's cell does."""
+    """Whether the MindIR step scales its loss, as MindSpore's cell does: by a parameter called `SCALE`."""
     return any((tensor.ref_key or tensor.name).endswith(SCALE) for tensor in model.graph.parameter)
 
 
 def is_step(model: Message) -> bool:
-    """Whether gradients are in the file."""
+    """Whether the .mindir file is a whole training step: whether nodes of gradients are in it."""
     return any(node.domain.startswith(f"{GRADIENTS}/") for graph in view.graphs(model) for node in graph.node)
 
 
@@ -109,7 +118,7 @@ NO_NETWORK = (
 
 
 def refuse_unknown_step(model: Message) -> None:
-    """Raises AmpError AMP205 for a step of which the scopes do not tell what is the network, forward and backward."""
+    """Raises AmpError AMP205 for a MindIR step whose scopes do not show both the network's forward and its backward."""
     scopes = {node.domain for graph in view.graphs(model) for node in graph.node}
     named = any(f"/{BACKBONE}" in scope for scope in scopes)
     inside = [scope for scope in scopes if _in_network(scope, named)]
@@ -118,7 +127,10 @@ def refuse_unknown_step(model: Message) -> None:
 
 
 def _in_network(scope: str, named: bool) -> bool:
-    """Whether a scope of a .mindir step is in the network. ``named``: whether the file tells it from the loss."""
+    """Whether a node's scope, ``Default/network-WithLossCell/...``, is in the network of a .mindir step.
+
+    ``named``: whether some scope of the file has a `BACKBONE`, which the loss has not; without one, what is in the
+    step's `NETWORK` cell and not in its `LOSS` is the network."""
     parts = scope.split("/")
     if named:
         return any(part.startswith(BACKBONE) for part in parts)
@@ -126,7 +138,10 @@ def _in_network(scope: str, named: bool) -> bool:
 
 
 def mark_step(flow: Dataflow, model: Message) -> None:
-    """Holds what is outside the network in float32 (``Op.held``), and says whose gradients there are."""
+    """In the dataflow of a MindIR step, marks what is outside the network as held in float32 (``Op.held``), notes for
+    gradients whose they are (``Op.follows``, ``Op.adds_for``), and has ``flow.cells`` leave out the step's own cells.
+
+    ``flow``: complete, of ``model``."""
     regions = _NetworkScopes(flow, model)
     for op in flow.ops:
         if not regions.is_network(op):
@@ -136,26 +151,28 @@ def mark_step(flow: Dataflow, model: Message) -> None:
 
 
 def in_gradients(op: Op) -> bool:
-    """Whether an operator is under ``Gradients/``."""
+    """Whether an operator of a MindIR step computes gradients: its name is its scope, under ``Gradients/``."""
     return op.name.startswith(f"{GRADIENTS}/")
 
 
 def _inner_cells(op: Op) -> list[tuple[str, str]]:
-    """The cells inside the network around an operator of a .mindir step; none for what is outside."""
+    """(attribute, class) of the cells inside the network around an operator of a .mindir step; none for one outside of
+    the network."""
     inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
     return [] if op.held else view.cells(inside)
 
 
 class _NetworkScopes:
-    """Which operators of a whole training step are of the network, forward and backward: by scope, and by what comes
-    behind the gradients."""
+    """Which operators of a whole MindIR training step are of the network, forward and backward.
+
+    Scopes say it, but not of updates: outside are also operators that are no gradients and read one, or what such an
+    operator makes, and those that read nothing but what is assigned (a loss scale, counters) and constants."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
-        self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
-        self._outside = set[int]()
-        state = _loads_of_assigned(flow, model)
-        behind = set[int]()
+        self._outside = set[int]()  # ids of operators
+        state = _loads_of_assigned(flow, model)  # values that are computed of what is assigned alone
+        behind = set[int]()  # values that are gradients, or are computed of them
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
             moving = {source for source in given if not flow.values[source].weight}
@@ -168,12 +185,12 @@ class _NetworkScopes:
                 state.update(op.outputs)
 
     def is_network(self, op: Op) -> bool:
-        """Whether an operator is of the network, or of its gradients."""
+        """Whether an operator of the MindIR step is of the network, or of its gradients."""
         return op.id not in self._outside and _in_network(op.name, self._named)
 
 
 def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
-    """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
+    """The ids of the values that a MindIR step loads from parameters that it assigns: a loss scale, counters."""
     parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
     for scope in flow.scopes:
@@ -185,124 +202,131 @@ def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
 
 
 class _GradientOwners:
-    """Finds for each gradient the forward operator that it belongs to, in order. ``of``: by value, the forward values
-    that it may be a gradient of, the nearest first."""
+    """Finds for each gradient operator of a MindIR step the forward operator that it belongs to.
+
+    Gradients are looked at in the order of the file, as each needs what was noted of those that it reads."""
 
     def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
-        self.forward = dict[str, list[Op]]()
-        self.backward = list[Op]()
-        self.of = dict[int, list[int]]()
+        self.forward = dict[str, list[Op]]()  # operators of the network's forward, by kind
+        self.backward = list[Op]()  # operators of its gradients
+        self.forward_values = dict[int, list[int]]()  # gradient -> the values it may be one of, the nearest first
         for op in flow.ops:
             if regions.is_network(op) and in_gradients(op):
                 self.backward.append(op)
             elif regions.is_network(op):
                 self.forward.setdefault(op.kind, []).append(op)
         network = {op.id for ops in self.forward.values() for op in ops}
-        self.ends = [
+        self.ends = [  # values that the forward hands to what is outside of the network, as the loss
             value.id
             for value in flow.values
             if value.producer in network and any(reader.held for reader in flow.readers(value.id))
         ]
 
     def follow(self) -> None:
-        """Notes ``Op.follows`` and ``Op.adds_for`` wherever they are found."""
+        """Notes ``Op.follows`` (the forward operator) of gradient operators in a MindIR step, and ``Op.adds_for`` (the
+        forward value) of additions of gradients; an operator for which none is found stays as it is.
+
+        ``Op.held`` must be set on all that is outside of the network."""
         for op in self.backward:
             for source in op.inputs:
                 self._seed(source)
             kind = next((part.removeprefix(RULE) for part in op.name.split("/") if part.startswith(RULE)), "")
-            if not kind:
-                self._sum(op)
+            if not kind:  # no gradient of one operator
+                self._note_addition(op)
                 continue
             found = self._owner(op, kind)
             if found is not None:
                 op.follows = found.id
-                self._name_results(op, found)
+                self._note_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """Notes a value with which the backward in the .mindir file starts, made by a node of the loss (held: it stays
-        float32), as the gradient of those values at the end of the forward that have its shape."""
+        """Notes an operand with which the backward of a MindIR step starts, as the gradient of those values at the end
+        of the forward that have its shape: one that the loss's own gradient makes. Other operands, NONE too, are left
+        alone."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
-            self.of[source] = [value for value in self.ends if self._alike(value, source)]
+            self.forward_values[source] = [value for value in self.ends if self._same_shape(value, source)]
 
-    def _alike(self, one: int, other: int) -> bool:
-        """Whether two values of the .mindir step have one shape."""
+    def _same_shape(self, one: int, other: int) -> bool:
+        """Whether two values of the MindIR step have the same shape, or no known one both."""
         return self.flow.values[one].shape == self.flow.values[other].shape
 
     def _owner(self, op: Op, kind: str) -> Op | None:
-        """The forward operator of a kind that reads or makes what a gradient reads, else that whose result's gradient
-        it reads, else the one that its operand belongs to."""
+        """The forward operator of this kind in the MindIR step whose gradient ``op`` computes; None if none is found.
+
+        The first of: one that shares a value with the gradient and makes a value whose gradient that reads; one that
+        does the former; one that does the latter; one whose gradient computes an operand of ``op``."""
         given = {source for source in op.inputs if source != NONE and not self._is_constant(source)}
-        makers = [m for m in (self.flow.writer(source) for source in op.inputs if source != NONE) if m is not None]
-        near = [maker for source in op.inputs for value in self._reach(source) for maker in self._maker(value, kind)]
-        near.sort(key=lambda maker: -maker.id)  # backward starts with what comes last, so branches before their stem
-        known = [f for f in self.forward.get(kind, ()) if given & {*f.inputs, *f.outputs}]
-        both = [candidate for candidate in near if candidate in known]
-        same = [self.flow.ops[maker.follows] for maker in makers if maker.follows != NONE]
-        inside = [candidate for candidate in same if candidate.kind == kind]
-        return next(iter((*both, *known, *near, *inside)), None)
+        sharing = [f for f in self.forward.get(kind, ()) if given & {*f.inputs, *f.outputs}]
+        values = [value for source in op.inputs for value in self._values_behind(source)]
+        makers = [maker for maker in map(self.flow.writer, values) if maker is not None and maker.kind == kind]
+        makers.sort(key=lambda maker: -maker.id)  # backward starts with what comes last, so branches before their stem
+        both = [candidate for candidate in makers if candidate in sharing]
+        writers = [self.flow.writer(source) for source in op.inputs if source != NONE]
+        owners = [self.flow.ops[w.follows] for w in writers if w is not None and w.follows != NONE]
+        same_kind = [candidate for candidate in owners if candidate.kind == kind]
+        return next(iter((*both, *sharing, *makers, *same_kind)), None)
 
     def _is_constant(self, source: int) -> bool:
         """Whether a value of the .mindir file is an axis, a shape or a number, which operators share that have nothing
         to do with each other."""
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
-    def _maker(self, value: int, kind: str) -> Iterator[Op]:
-        """The forward operator of this kind in the .mindir step that makes a value, if there is one."""
-        maker = self.flow.writer(value)
-        if maker is not None and maker.kind == kind:
-            yield maker
-
-    def _sum(self, op: Op) -> None:
-        """Notes which forward value an addition of several gradients is for."""
-        reached = [self._reach(source) for source in op.inputs if source != NONE and source in self.of]
-        common = [value for value in (reached[0] if reached else ()) if all(value in other for other in reached)]
+    def _note_addition(self, op: Op) -> None:
+        """Notes which forward value of the MindIR step an addition of several gradients is for (``Op.adds_for``): the
+        nearest that all of them may be gradients of. Nothing where there is none, as for any other operator."""
+        groups = [self._values_behind(source) for source in op.inputs if source in self.forward_values]
+        common = [value for value in (groups[0] if groups else ()) if all(value in group for group in groups)]
         if common:
             op.adds_for = common[0]
-            self.of.update(dict.fromkeys(op.outputs, common[:1]))
+            self.forward_values.update(dict.fromkeys(op.outputs, common[:1]))
 
-    def _reach(self, gradient: int) -> list[int]:
-        """The forward values that a gradient is of, behind operators that hand it on too."""
+    def _values_behind(self, gradient: int) -> list[int]:
+        """The forward values of the MindIR step that this may be a gradient of, the nearest first, also through forward
+        operators that have the same gradient as their operand; none for a value of which nothing was noted."""
+        return list(reachable(self.forward_values.get(gradient, ()), self._operands_of_same_gradient))
 
-        def before(value: int) -> list[int]:
-            maker = self.flow.writer(value)
-            passes = maker is not None and maker.kind in PASSING
-            return [v for v in self._handed(maker) if self._alike(v, value)] if maker is not None and passes else []
+    def _operands_of_same_gradient(self, value: int) -> list[int]:
+        """The operands, of the same shape, whose gradient in the MindIR step is that of ``value``, which an operator of
+        `PASSING` makes of them; none for another operator's result."""
+        maker = self.flow.writer(value)
+        if maker is None or maker.kind not in PASSING:
+            return []
+        positions = PASSING[maker.kind]
+        operands = [v for i, v in enumerate(maker.inputs) if v != NONE and (positions is None or i in positions)]
+        return [operand for operand in operands if self._same_shape(operand, value)]
 
-        return list(reached(self.of.get(gradient, ()), before))
-
-    def _handed(self, op: Op) -> Iterable[int]:
-        """The operands that a gradient operator hands on unchanged but for their shape."""
-        places = PASSING[op.kind]
-        inputs = op.inputs if places is None else [op.inputs[place] for place in places if place < len(op.inputs)]
-        return (source for source in inputs if source != NONE)
-
-    def _name_results(self, op: Op, owner: Op) -> None:
-        """Notes what the results of a gradient are gradients of: operands of the forward operator ``owner``, and of
-        these rather those that the gradient does not read (the gradient of one factor reads the other)."""
+    def _note_results(self, op: Op, owner: Op) -> None:
+        """Notes what the results of a gradient operator in the MindIR step are gradients of: operands of the forward
+        operator ``owner`` of the same shape, and rather those that the gradient does not read, as the gradient of one
+        factor reads the other."""
         for result in op.outputs:
-            alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
+            alike = [source for source in owner.inputs if source != NONE and self._same_shape(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
-            self.of[result] = [source for source in alike if source not in op.inputs] or alike
+            unread = [source for source in alike if source not in op.inputs]
+            self.forward_values[result] = unread or alike  # an operator as a square reads the one that there is
 
 
 STATUS, CLEAR = ("NPUGetFloatStatusV2", "NPUGetFloatStatus"), ("NPUClearFloatStatusV2", "NPUClearFloatStatus")
+"""Operators that read and clear the register in which an Ascend device notes overflow."""
 PARTS = (*STATUS, *CLEAR, "NPUAllocFloatStatus", "Depend", "Equal")
 """What a check by the register consists of, in front of its ReduceAll."""
 OTHER_FORM = "export the step with nn.TrainOneStepWithLossScaleCell"
 
 
 def has_float_status(model: Message) -> bool:
-    """Whether the file asks the register."""
+    """Whether a MindIR step asks the device's register whether anything overflowed (an operator of `STATUS`)."""
     known = view.primitives(model)
     return any(view.kind_of(node, known) in STATUS for graph in view.graphs(model) for node in graph.node)
 
 
 def check_finite(model: Message, where: str = "") -> int:
-    """Puts finite checks of the gradients in the place of the register's; how many gradients are checked.
+    """Has a MindIR step check its gradients for numbers that are not finite instead of asking the device's register,
+    and returns how many gradients it checks; 0 where no register is asked.
 
-    Raises AmpError AMP205 for a check of another form than MindSpore's cells make."""
+    ``where``: how messages name the file. Raises AmpError AMP205 for a check of another form than MindSpore's cells
+    make, in front of any change of its graph."""
     count = 0
     for graph in view.graphs(model):
         known = view.primitives(model)
@@ -312,22 +336,25 @@ def check_finite(model: Message, where: str = "") -> int:
 
 
 class _StatusCheck:
-    """One graph whose check is replaced.
+    """The check for overflow in one graph of a MindIR step, to be replaced.
 
     On Ascend MindSpore asks a register whether anything overflowed: ``Depend(status, gradients) -> NPUGetFloatStatusV2
     -> Equal -> ReduceAll``. No other device has it. There every gradient is looked at: IsFinite, ReduceAll, LogicalAnd.
     """
 
     def __init__(self, model: Message, graph: Message, where: str) -> None:
+        """``graph``: one of ``model`` that reads the register; ``where``: how messages name the file."""
         self.model, self.graph, self.where = model, graph, where
-        self.known = view.primitives(model)
-        self.kinds = {node.output[0]: view.kind_of(node, self.known) for node in graph.node}
-        self.makers = {node.output[0]: node for node in graph.node}
+        known = view.primitives(model)
+        self.kinds = {node.output[0]: view.kind_of(node, known) for node in graph.node}  # by name of the result
+        self.makers = {node.output[0]: node for node in graph.node}  # by name of the result
         self.fresh = FreshNames(view.all_names(model))
 
     def replace(self) -> int:
-        """Replaces the check of the register by finite checks; returns how many gradients these look at."""
-        gone = self._chain()
+        """Replaces the MindIR step's check of the register by finite checks; returns how many gradients these look at.
+
+        Raises AmpError AMP205 for a check of unknown form; the graph is then as it was."""
+        gone = self._register_nodes()
         ends = [n for n in self.graph.node if self.kinds[n.output[0]] == "ReduceAll" and n.input[0] in gone]
         gradients = self._gradients()
         if len(ends) != 1 or not gradients:
@@ -340,38 +367,44 @@ class _StatusCheck:
                 nodes += made
             elif node.output[0] not in gone:
                 nodes.append(node)
-        self._write(nodes, end.output[0], gone)
+        self._write(nodes, gone)
         return len(gradients)
 
-    def _chain(self) -> set[str]:
-        """The results of the nodes of the .mindir step that clear, read or wait for the register."""
+    def _register_nodes(self) -> set[str]:
+        """The names of the results of all nodes of the MindIR step that clear, read, compare or wait for the register.
+
+        Nodes stand behind what they read, so one walk finds those that read what was found. A Depend belongs to them
+        if its first operand does: the second is only waited for."""
         found = {name for name, kind in self.kinds.items() if kind in (*STATUS, *CLEAR, "NPUAllocFloatStatus")}
-        found |= {self.makers[name].input[0] for name in found if self._waits(self.makers[name].input[0])}
+        found |= {self.makers[name].input[0] for name in found if self._is_depend(self.makers[name].input[0])}
         for node in self.graph.node:
-            kind, given = self.kinds[node.output[0]], node.input
-            if any(name in found for name in (given[:1] if kind == "Depend" else given if kind in PARTS else ())):
+            kind = self.kinds[node.output[0]]
+            read = node.input[:1] if kind == "Depend" else node.input
+            if kind in PARTS and any(name in found for name in read):
                 found.add(node.output[0])
         return found
 
-    def _waits(self, name: str) -> bool:
-        """Whether a name in the .mindir file is a Depend's, which only orders nodes."""
+    def _is_depend(self, name: str) -> bool:
+        """Whether a Depend, which only orders nodes, makes the value of this name in the MindIR step."""
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """Whole MindIR step: the gradients behind which the register is read; empty for a check of another form."""
+        """The names of the gradients behind which the MindIR step reads the register; empty for a check of another form
+        than ``Depend(status, MakeTuple(gradients)) -> NPUGetFloatStatus``, and for several reads."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
-        if more or before is None or not self._waits(before.output[0]):
+        if more or before is None or not self._is_depend(before.output[0]):
             return []
         waited = self.makers.get(before.input[1])
         return list(waited.input) if waited is not None and self.kinds[waited.output[0]] in view.TUPLES else []
 
     def _refuse(self) -> NoReturn:
-        """Raises AmpError AMP205 for a check of overflow in a .mindir step of unknown form."""
+        """Raises AmpError AMP205: a MindIR step checks for overflow in an unknown form."""
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
-        """The nodes of the check; the last one has the name of the old ReduceAll's result."""
+        """The new nodes of a MindIR step that check whether each of some gradients is finite, in order; the last one
+        has the name of ``end``'s result, the ReduceAll that they replace."""
         made: list[Message] = []
         flags: list[str] = []
         for gradient in gradients:
@@ -387,7 +420,8 @@ class _StatusCheck:
         return made
 
     def _node(self, kind: str, inputs: list[str], like: Message) -> Message:
-        """A node with the shape of another, whose result is bool."""
+        """A new node of the MindIR step, not in its graph yet, whose result is bool and has the shape of that of the
+        node ``like``."""
         node = type(like)()
         name = self.fresh(f"amp_{kind.lower()}")
         node.name, node.op_type = name, view.primitive(self.model, kind, self.fresh)
@@ -399,8 +433,10 @@ class _StatusCheck:
         view.add_type(node, schema.TENSOR_OF_BOOL, next(view.elements(given)).dims)  # type: ignore[union-attr]
         return node
 
-    def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
-        """Writes the new nodes of the .mindir graph; states no longer wait for those that are gone."""
+    def _write(self, nodes: list[Message], gone: set[str]) -> None:
+        """Makes ``nodes`` all nodes of the MindIR step's graph; UpdateStates no longer wait for results in ``gone``.
+
+        Raises AmpError AMP205 where another node still reads one of these; the graph is then as it was."""
         kept = []
         for node in nodes:
             copy = type(node)()

@@ -1,4 +1,5 @@
-"""Values of a MindIR model in its dataflow: what a name stands for, what arrives, and what lies in one memory."""
+"""Values of a MindIR model in its dataflow: what a name stands for (its *item*, `view.Item`), what arrives, and what
+lies in one memory."""
 
 from __future__ import annotations
 
@@ -19,25 +20,26 @@ SHARED = "its memory is written in place"
 
 
 class MindirValues(FlowBuilder):
-    """Adds the values of a MindIR model to the dataflow."""
+    """Adds the values of a MindIR model to its dataflow. ``low``, ``low_io``: see `FlowBuilder`."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
         self.file, self.model = file, file.model
-        self.settles = False  # whether what shows another type is written anew, and no conflict
+        self.settles = False  # whether messages that show another type are changed; else they are conflicts
         self.primitives = view.primitives(self.model)
-        self.constants: dict[str, Item] = {}
-        self.parameters: dict[str, Item] = {}  # ref_key or name -> value, or Written
+        self.constants: dict[str, Item] = {}  # by name; they are known in all graphs
+        self.parameters: dict[str, Item] = {}  # ref_key or name -> a value's id, or Written
         self.escaped: dict[str, None] = {}  # functions that go where they cannot be followed
-        self.names: dict[str, Item] = {}  # of the graph that is being read: what each stands for
-        self.makers: dict[str, Message] = {}  # and the node behind it
+        self.names: dict[str, Item] = {}  # of the graph that is being read: what each name stands for
+        self.makers: dict[str, Message] = {}  # of the same graph: the node that makes it
         self._functions = {graph.name for graph in self.model.functions}
-        self._taken: set[tuple[int, str]] = set()
+        self._taken: set[tuple[int, str]] = set()  # (scope's id, name) of the values so far
 
     # -- names --------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Item:
-        """What a name stands for in the graph that is being read."""
+        """What a name stands for in the .mindir graph that is being read: a node's result, a constant, a function;
+        None for a state, and for a name that it does not know."""
         if name in self.names:
             return self.names[name]
         if name in self.constants:
@@ -45,21 +47,24 @@ class MindirValues(FlowBuilder):
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
 
     def constant(self, name: str) -> view.Plain:
-        """The Python value of a Constant that is not a tensor; None for a tensor."""
+        """The Python value of a MindIR Constant that is not a tensor; None for a tensor, and for what is no
+        Constant."""
         item = self.constants.get(name)
         value = self.flow.values[item] if isinstance(item, int) else None
         return view.number(value.native) if value is not None and value.dtype == NUMBER else None
 
     def kind(self, node: Message) -> str:
-        """The operator of a node; ``call`` for a function or a function value."""
+        """The operator of a MindIR node, as ``MatMul``; ``call`` for the call of a function or a function value."""
         return view.kind_of(node, self.primitives)
 
     def parts(
         self, item: Item, place: OperandPlace, name: str, through: bool = False
     ) -> Iterator[tuple[Item, OperandPlace | None]]:
-        """The elements of an operand with the places where each can be replaced, None where there is none.
+        """(element, place where it can be replaced, or None where it cannot) for each element of a MindIR operand.
 
-        ``through``: a place is looked for in front of a Depend too."""
+        ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name. Elements of a tuple
+        are replaced in the MakeTuple that makes it, also behind a Depend. ``through``: also what is no tuple is
+        replaced in front of a Depend, not behind it."""
         maker = self.makers.get(name)
         while maker is not None and (through or isinstance(item, tuple)) and self.kind(maker) == "Depend":
             place, name = OperandPlace(maker, 0, place), maker.input[0]
@@ -70,22 +75,27 @@ class MindirValues(FlowBuilder):
             for position, part in enumerate(maker.input):
                 yield from self.parts(item[position], OperandPlace(maker, position, place), part, through)
         else:
-            yield from ((inner, None) for inner in view.flat(item))
+            yield from ((part, None) for part in view.flat_items(item))
 
     def escape(self, item: Item) -> None:
-        """Notes that a function goes where it cannot be followed (into an unknown operator): anything may call it."""
-        for part in view.flat(item):
+        """Notes that the functions in a MindIR item, if any, go where they cannot be followed, as into an operator:
+        anything may call them."""
+        for part in view.flat_items(item):
             if isinstance(part, Closure):
                 self.escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
 
     # -- values -------------------------------------------------------------------------------------------------------
 
     def graph_scope(self, path: str, parent: int, graph: Message) -> Scope:
-        """The main graph, or a function: one scope, however often it is called."""
+        """While a MindIR file is read: adds the scope of the main graph (``parent`` is NONE) or of a function."""
         return self.scope(path, parent, NONE, "main" if parent == NONE else "function", 1, MindirScope(graph))
 
     def tensor(self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE) -> Value:
-        """A new value, under a name that no other value of its scope has; of the type that the file shows."""
+        """While a MindIR file is read: adds a value, under ``name`` with as many ' behind it as make it the only one of
+        its scope.
+
+        ``tensor``: the message that shows its shape, and its type where ``dtype`` is ""; may be None if ``dtype`` is
+        given; ``producer``: id of the operator that makes it, or NONE."""
         dtype = dtype or self.element_type(tensor, name)
         while (scope.id, name) in self._taken:
             name += "'"
@@ -93,31 +103,35 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """A value for a stored tensor or number."""
+        """While a MindIR file is read: adds a value for a stored tensor or number. ``native``: the message that holds
+        it; ``tensor`` and ``dtype`` as in `tensor`."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
 
     def element_type(self, tensor: Message, name: str) -> str:
-        """The element type of a Tensor message. Raises AmpError AMP201 where it has none."""
+        """The element type of a .mindir Tensor message, ``type 42`` for an unknown number. Raises AmpError AMP201 where
+        it has none; ``name``: of the value, for the message."""
         found = view.dtype_of(tensor)
         if not tensor.data_type:
-            problem = f"'{view.shown(name)}' has no element type"
+            problem = f"'{view.short_name(name)}' has no element type"
             raise AmpError("AMP201", problem, where=self.file.where, hint="export it again with mindspore.export")
         return found or f"type {tensor.data_type}"
 
     def is_other(self, dtype: str) -> bool:
-        """Whether a type is neither float32 nor the low one: where it meets float32 in one slot, the file contradicts
-        itself and stays as it is."""
+        """Whether a type in a MindIR dataflow is neither float32 nor the low one, nor a number's: where it meets
+        float32 in one slot, MindSpore promotes, and the slot stays as it is."""
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
-        """Keeps a value's type as it is, for the reason ``why``; one that a given Cast made has it already."""
+        """Keeps a MindIR value float32, for the reason ``why``; nothing for a value without a unit, or one that a given
+        Cast made."""
         if value.unit != NONE and value.low_source == NONE:
             self.flow.merge((value.unit, self.fixed_unit(f"held {len(self.flow.units)}", why)))
 
     def tie(self, value: Value, unit: int) -> None:
-        """Gives one type to a value and a reader in front of which no Cast can stand."""
+        """Gives one type to a MindIR value and ``unit``, that of a reader in front of which no Cast can stand: float32
+        for a stored value, and one that a given Cast made."""
         if value.weight or value.low_source != NONE:
             self.flow.merge((unit, self.fixed_unit(f"tied {len(self.flow.units)}", NO_PLACE)))
         elif value.unit != NONE:
@@ -125,22 +139,27 @@ class MindirValues(FlowBuilder):
 
     # -- what the file shows ------------------------------------------------------------------------------------------
 
-    def show(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Notes an abstract that shows another float type than its value has, to be rewritten when types are
-        settled."""
+    def check_abstract(self, item: Item, abstract: Message | None, name: str) -> None:
+        """Compares a MindIR abstract with the item that it describes, tuples opened, as `compare` does; None describes
+        nothing."""
         if abstract is None:
             return
-        if abstract.type in view.SEQUENCES:
-            for part, inner in zip(item, abstract.values, strict=False) if isinstance(item, tuple) else ():
-                self.show(part, inner, name)
+        if abstract.type in view.SEQUENCES and isinstance(item, tuple):
+            for part, described in zip(item, abstract.values, strict=False):
+                self.check_abstract(part, described, name)
         elif abstract.type in (schema.TENSORS, schema.TENSOR):
             self.compare(item, abstract.tensors, name)
 
     def compare(self, item: Item, tensors: Message, name: str) -> None:
-        """Notes Tensor messages that show another float type than what they stand for has."""
+        """Compares .mindir Tensor messages with what they describe: one that says another float type than that has is
+        noted as a conflict, or, while types are settled (`settles`), changed.
+
+        ``item``: a tuple of as many items, or the one item; ``name``: for the conflict."""
         for part, tensor in zip(item if isinstance(item, tuple) else (item,), tensors, strict=False):
-            known = part.tensor if isinstance(part, Written) else None
-            has = self.flow.values[part].dtype if isinstance(part, int) else view.dtype_of(known)
+            if isinstance(part, int):
+                has = self.flow.values[part].dtype
+            else:
+                has = view.dtype_of(part.tensor) if isinstance(part, Written) else ""
             says = view.dtype_of(tensor)
             if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
                 if self.settles:
@@ -149,7 +168,10 @@ class MindirValues(FlowBuilder):
                     self.conflict(f"'{name}' is {has}, and says {says}")
 
     def arriving(self, info: Message, scope: Scope, name: str) -> Item:
-        """What an input of a graph stands for: a value, a parameter, a tuple."""
+        """Adds the values of an input of a MindIR graph, tuples opened, with their units, and returns the input's item:
+        a value, a parameter of the model, a tuple, None for a state.
+
+        ``info``: the input's message; ``name``: that of the value; elements of a tuple are ``name[0]`` ..."""
         abstract = info.attr_info if info.HasField("attr_info") else None
         tensors = list(info.tensor) or list(view.elements(abstract))
         found: list[Item] = []
@@ -171,38 +193,42 @@ class MindirValues(FlowBuilder):
                     slot = f"{scope.path} input {value.name}"
                     value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, crosses=True)
                 scope.inputs.append(value.id)
-        return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
+        if not info.tensor:
+            return view.nested_item(abstract, iter(found))
+        return found[0] if len(found) == 1 else tuple(found)
 
 
 class MindirMemory(MindirValues):
-    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place."""
+    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place; `hold_shared`
+    keeps the types of these."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
-        self._shared: list[tuple[int, int]] = []  # values in the same memory
-        self._seen: set[int] = set()  # values that share their memory
+        self._shared: list[tuple[int, int]] = []  # pairs of values in the same memory
+        self._sharing: set[int] = set()  # the values in these pairs
         self._changed: set[int] = set()  # values that are written in place
         self._rewriting: list[Op] = []  # operators that write their first operand and give it back
 
     def share(self, one: int, other: int) -> None:
-        """Notes that two values lie in the same memory."""
+        """Notes that two MindIR values lie in the same memory."""
         self._shared.append((one, other))
-        self._seen |= {one, other}
+        self._sharing |= {one, other}
 
     def changes(self, value: int) -> None:
-        """Notes that a value is written in place."""
+        """Notes that a MindIR value is written in place, and so must keep its type."""
         self._changed.add(value)
 
     def rewrites(self, op: Op) -> None:
-        """Notes that an operator writes its first operand and gives it back."""
+        """Notes that a MindIR operator writes its first operand and gives it back, which matters only where another
+        reader could see that: `hold_shared` finds out when all is read."""
         self._rewriting.append(op)
 
     def hold_shared(self) -> None:
-        """Keeps the type of all that is written in place: a Cast would be a copy, which is written instead, or read too
-        early."""
-        given = {source for source, _ in self.flow.passed}
-        for op in self._rewriting:  # in order: what one that is seen gives back is seen too
-            if op.inputs[0] in given or self._is_seen(op.inputs[0]):
+        """Keeps the type of all MindIR values in a memory that is written in place: a Cast would be a copy, which is
+        written instead, or read too early. To be called when all graphs are read."""
+        passed_on = {source for source, _ in self.flow.passed}
+        for op in self._rewriting:  # in order: holding one makes what it gives back shared
+            if op.inputs[0] in passed_on or self._is_seen_elsewhere(op.inputs[0]):
                 self._hold_rewriting(op)
         memory = Ties(range(len(self.flow.values)))
         for pair in self._shared:
@@ -212,13 +238,15 @@ class MindirMemory(MindirValues):
             if memory.find(value.id) in changed:
                 self.hold(value, SHARED)
 
-    def _is_seen(self, value: int) -> bool:
-        """Whether more than its one reader could see that a value is written in place."""
-        single = len(self.flow.uses[value]) <= 1
-        return not single or self.flow.values[value].producer == NONE or value in self._seen
+    def _is_seen_elsewhere(self, value: int) -> bool:
+        """Whether anything but its one reader sees a MindIR value's memory: it has several readers, is an input or
+        stored, or shares its memory with another value."""
+        several = len(self.flow.uses[value]) > 1
+        return several or self.flow.values[value].producer == NONE or value in self._sharing
 
     def _hold_rewriting(self, op: Op) -> None:
-        """Keeps the types of an operator that writes its first operand in place and gives it back."""
+        """Keeps the types of a MindIR operator that writes its first operand in place and gives it back: its slots stay
+        float32, and its results lie in the operand's memory."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

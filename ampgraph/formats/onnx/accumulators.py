@@ -14,34 +14,41 @@ from .products import PRODUCTS, SCAN, ProductNodes, knows
 from .reductions import REDUCTIONS, ReductionNodes
 
 EXACT = "exact"
-"""Of a value's meta: what its operator makes in float32."""
+"""Key in the meta of an onnx_ir value that was computed again as a kernel does -> what its operator makes in
+float32."""
 
 
 def computed_again(
     sums: Sums, dtype: str, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str]
 ) -> tuple[list[ir.Node], ir.Value]:
-    """The nodes that compute an operator again as its kernel does, and what they make; itself where it is not modelled.
+    """For a strict run: (new nodes in order, in no graph yet, that compute an operator again as its low kernel does;
+    the value that they make). No nodes and the operator's own output where its kernel is not modelled.
 
-    ``to``: Cast's attribute by type; ``name``: makes a name that is free."""
+    ``dtype``: the low type; ``to``: type -> Cast's attribute; ``name``: makes a name that is free."""
     node: ir.Node = sums.op.native
+    stepwise = sums.stepwise and opset >= SCAN
     found: ir.Value | None = None
+    nodes: LowNodes
     if sums.op.kind in PRODUCTS:
-        nodes: LowNodes = (products := ProductNodes(opset, to, name, sums.fused))
-        found = products.of(node, dtype, sums.shapes) if knows(node, opset, sums.shapes) else None
+        nodes = products = ProductNodes(opset, to, name, sums.fused)
+        if knows(node, opset, sums.shapes):
+            found = products.of(node, dtype, sums.shapes)
     elif sums.op.kind in REDUCTIONS:
-        nodes = (reductions := ReductionNodes(opset, to, name, sums.fused))
-        found = reductions.of(node, dtype, sums.shapes[0], sums.stepwise and opset >= SCAN)
+        nodes = reductions = ReductionNodes(opset, to, name, sums.fused)
+        found = reductions.of(node, dtype, sums.shapes[0], stepwise)
     elif sums.folded is not None and knows(sums.folded.op.native, opset, sums.folded.shapes):
-        nodes = (products := ProductNodes(opset, to, name, sums.fused))
+        nodes = products = ProductNodes(opset, to, name, sums.fused)
         shapes = sums.folded.shapes
         conv = conv_with_norm(nodes, sums.folded.op.native, node, len(shapes[1] or ()), dtype)
         found = products.of(conv, dtype, shapes)
     elif sums.op.kind in NORMALIZERS:
-        nodes = (normalizers := NormalizerNodes(opset, to, name, sums.fused))
-        found = normalizers.of(node, dtype, sums.shapes[0]) if sums.stepwise and opset >= SCAN else None
+        nodes = normalizers = NormalizerNodes(opset, to, name, sums.fused)
+        if stepwise:
+            found = normalizers.of(node, dtype, sums.shapes[0])
     else:
         nodes = LowNodes(opset, to, name, sums.fused)
-        found = by_formula(nodes, node, dtype) if sums.stepwise and opset >= SCAN else None
+        if stepwise:
+            found = by_formula(nodes, node, dtype)
     if found is None:
         return [], node.outputs[0]
     found.meta[EXACT] = node.outputs[0]

@@ -20,12 +20,13 @@ from .weights import OnnxWeights
 
 LOOP_TIMES = 16  # how often a loop body is taken to run
 
-Formal = tuple[str, str, int]  # container, element type, unit of what arrives in a body
+Formal = tuple[str, str, int]  # container, element type, unit of an input of a body
 
 
 @dataclass(frozen=True)
 class Caller:
-    """An operator with bodies, where it stands."""
+    """An ONNX operator with bodies, or the call of a function: the operator, its node, the scope that it stands in, and
+    what names mean there."""
 
     op: Op
     node: ir.Node
@@ -33,54 +34,60 @@ class Caller:
     env: Environment
 
 
-UNKNOWN = NONE - 1
+UNKNOWN = NONE - 1  # in the place of a value's id: the name was not met yet
 
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
+    """Reads an ONNX model, as it is now, into a dataflow; edits of the model make it out of date.
+
+    ``low``: the type that given casts are compared with; ``low_io``: names of inputs and outputs that are to be low.
+    Raises AmpError AMP203 for functions that call themselves, or are too large once they are expanded."""
     refuse_multiplied(model)
     shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
-    values = OnnxReader(model, flow, low, low_io)
-    flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
+    reader = OnnxReader(model, flow, low, low_io)
+    flow.attribute, flow.later_version = reader.plain_attribute, first_opset_admitting
     flow.origin, flow.certain_shape, flow.sized = Origins(), shapes.certain, shapes.sized
     flow.newest = onnx.defs.onnx_opset_version()
-    values.read()
-    named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
-    foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
+    reader.read()
+    foreign = (op for op in flow.ops if op.scope == 0 and op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
     shapes.typed = {value.name: value.dtype for value in results if value.dtype in DTYPES and not value.container}
-    _refuse_without_cast(values, low)
+    _hold_without_cast(reader, low)
     return flow
 
 
-def _refuse_without_cast(values: OnnxValues, low: str) -> None:
-    """Keeps float32 what operators of other domains would take low, at opsets from before a Cast to the low type.
+def _hold_without_cast(values: OnnxValues, low: str) -> None:
+    """Keeps units of an ONNX dataflow float32 where the opset has no Cast to the low type, as operators of other
+    domains may admit it; a boundary that the user wants low stays. ``values``: of which all graphs are read.
 
-    Functions have opsets of their own: what goes in and comes out of one is cast in it.
-    """
+    Functions have opsets of their own, and what goes in and comes out of one is cast in it: there the older of the two
+    opsets counts."""
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
     versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
     if min(versions, default=since) >= since:
         return
-    where = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
+    opsets = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
     for scope in flow.scopes:
         uses = (use for value in scope.outputs for use in flow.uses[value] if use.op == NONE and use.scope == scope.id)
         crossing = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
-        where |= {unit: min(where[unit], versions[scope.id]) for unit in crossing if unit != NONE}
+        opsets |= {unit: min(opsets[unit], versions[scope.id]) for unit in crossing if unit != NONE}
     for unit in flow.units:
-        version = where[unit.id]
+        version = opsets[unit.id]
         if version < since and low in unit.admits and not unit.fixed_low:
             unit.admits = frozenset() if unit.fixed else unit.admits
             unit.freed_at, unit.fixed = since, f"opset {version} has no Cast to {low}; opset {since} does"
 
 
 class OnnxReader(OnnxOperators):
-    """Reads graphs by their nodes, bodies and functions as called included."""
+    """Reads an ONNX model into its dataflow, once: graphs node by node, bodies and functions where they are called.
+
+    A unit at a boundary (a loop's state, a branch's output, a function's input or output) *crosses* it: one type
+    outside and inside."""
 
     def read(self) -> None:
-        """Reads the main graph, with the bodies and functions inside, into the dataflow."""
+        """Reads the main graph of the ONNX model, with the bodies and the functions as called, into the dataflow."""
         graph, env = self.model.graph, Environment(dict(self.model.opset_imports), {})
         self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
         scope = self.enter("", NONE, NONE, "main", 1, graph, env)
@@ -92,8 +99,8 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        """Adds an operator to the dataflow for each node of one graph, in file order; bodies and calls follow
-        inside."""
+        """Adds an operator to the dataflow for each node of one ONNX graph, in file order; bodies and functions that it
+        calls are read behind its operator."""
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -111,7 +118,8 @@ class OnnxReader(OnnxOperators):
                 self._opaque_bodies(op, node, scope, env)
 
     def _control(self, at: Caller) -> bool:
-        """Reads a call, an If, a Loop or a Scan; False for any other operator."""
+        """Reads the call of an ONNX function, an If, a Loop or a Scan; False, and nothing is read, for any other
+        operator."""
         if (at.node.domain, at.node.op_type, at.node.overload) in self.model.functions:
             self._call(at)
         elif at.op.kind == "If":
@@ -123,8 +131,8 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and outputs stay as they
-        are."""
+        """Reads the bodies of an ONNX operator that is no If, Loop or Scan: float32 at their inputs and outputs stays
+        so."""
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -147,24 +155,23 @@ class OnnxReader(OnnxOperators):
     # -- operators with bodies --------------------------------------------------------------------------------------
 
     def _if(self, at: Caller) -> None:
-        """Reads an If: matching outputs of its branches share a type with its own; the branches decide freely
-        inside."""
-        self._reads(at, {})
+        """Reads an ONNX If and its branches: an output has one unit with those of both branches."""
+        self._add_reads(at, {})
         branches = [
             self._body(at, name, at.node.attributes[name].as_graph(), 1, []) for name in ("then_branch", "else_branch")
         ]
         for position, native in enumerate(at.node.outputs):
-            inner = [self.flow.values[b.outputs[position]] for b in branches]
-            first = next((v for v in inner if v.dtype), inner[0])
-            unit = self._crossing_unit(at.op, f"out{position}", first.dtype, first.container)
-            self._writes(at, native, first.dtype, first.container, unit)
-            for body, value in zip(branches, inner, strict=True):
-                self._leaves(body, position, value.id, unit)
+            results = [self.flow.values[b.outputs[position]] for b in branches]
+            typed = next((v for v in results if v.dtype), results[0])
+            unit = self._crossing_unit(at.op, f"out{position}", typed.dtype, typed.container)
+            self._add_output(at, native, typed.dtype, typed.container, unit)
+            for body, value in zip(branches, results, strict=True):
+                self._add_body_output(body, position, value.id, unit)
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
     def _loop(self, at: Caller) -> None:
-        """Reads a Loop or a Scan: each state has one type on entry, in the body and on exit; a scanned tensor has the
-        type of its slices."""
+        """Reads an ONNX Loop or Scan and its body: a state has one unit on entry, in the body and on exit, a scanned
+        tensor one with its slices."""
         control: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]  # a Loop's iteration and condition
         skip, scanned = len(control), 0
         if at.op.kind == "Scan":
@@ -176,48 +183,49 @@ class OnnxReader(OnnxOperators):
             name = f"state{position}" if position < len(inputs) - scanned else f"scan{position}"
             units.append(self._crossing_unit(at.op, name, item.dtype, item.container))
             formals.append((item.container, item.dtype, units[-1]))
-        self._reads(at, dict(enumerate(units, skip)))
+        self._add_reads(at, dict(enumerate(units, skip)))
         body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, [*control, *formals])
         states, first = units[: len(inputs) - scanned], 0
-        if control:  # its own condition comes first
-            self._leaves(body, 0, body.outputs[0], NONE)
+        if control:  # a Loop's body gives its condition first
+            self._add_body_output(body, 0, body.outputs[0], NONE)
             first = 1
         self._loop_results(at, body, first, states)
         self.flow.passed += zip(at.op.inputs[skip - len(control) :], body.inputs, strict=False)
         self.flow.passed += zip(body.outputs[first : first + len(states)], body.inputs[len(control) :], strict=False)
 
     def _call(self, at: Caller) -> None:
-        """Reads a call of a model-local function as a scope of its own, so that each call can be decided by itself."""
+        """Reads the call of an ONNX function, with the function as a scope of its own, so that each call can be decided
+        by itself. Attributes that the call does not give have the function's defaults."""
         function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
         attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
         attributes |= {name: at.env.resolve(a) for name, a in at.node.attributes.items()}
-        inner = Environment(dict(function.opset_imports), attributes)
+        env = Environment(dict(function.opset_imports), attributes)
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}()"
-        body = self.enter(path, at.scope.id, at.op.id, "function", at.scope.times, function, inner)
+        body = self.enter(path, at.scope.id, at.op.id, "function", at.scope.times, function, env)
         for position, native in enumerate(function.inputs):
-            self._argument(at, body, inner, position, native)
-        self._nodes(function, body, inner)
+            self._argument(at, body, env, position, native)
+        self._nodes(function, body, env)
         for position, native in enumerate(function.outputs):
-            result = self.lookup(native, body, inner)
+            result = self.lookup(native, body, env)
             body.outputs.append(result.id)
             unit = self._crossing_unit(at.op, f"out{position}", result.dtype, result.container)
             self.use(result, NONE, position, unit, body.id)
             if position < len(at.node.outputs):
-                self._writes(at, at.node.outputs[position], result.dtype, result.container, unit)
+                self._add_output(at, at.node.outputs[position], result.dtype, result.container, unit)
                 self.flow.passed.append((result.id, at.op.outputs[position]))
                 if result.container and unit != NONE:
                     self.flow.merge((unit, result.unit))
 
-    def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
-        """Ties the argument of a call at ``position`` to the function's formal input, ``native``, so that both have one
-        type. ``inner``: the names in the function."""
+    def _argument(self, at: Caller, body: Scope, env: Environment, position: int, native: ir.Value) -> None:
+        """Adds an ONNX function's input ``native``, in the scope ``body``, with one unit with the argument that the
+        call gives at ``position``; of unknown type where it gives none. ``env``: what names mean in the function."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
         unit = self._crossing_unit(at.op, f"in{position}", dtype, container)
         if actual:
             self.use(actual, at.op.id, position, unit, at.scope.id)
-        formal = self.make(native, body.id, inner, dtype, container, unit=unit)
+        formal = self.make(native, body.id, env, dtype, container, unit=unit)
         body.inputs.append(formal.id)
         if actual:
             self.flow.passed.append((given, formal.id))
@@ -225,24 +233,27 @@ class OnnxReader(OnnxOperators):
     # -- boundaries ----------------------------------------------------------------------------------------------------
 
     def _crossing_unit(self, op: Op, slot: str, dtype: str, container: str) -> int:
-        """The unit, noted as the operator's ``slot``, of a value that crosses a boundary (a loop state, a branch's
-        output, a function's formal); NONE for what is not float32."""
+        """Makes the unit of a value of this type that crosses a boundary of an ONNX operator's bodies or function, as
+        the operator's ``slot``; NONE for what is not float32. It admits what the schema says, for a call both types."""
         if dtype != FLOAT32:
             return NONE
         admits, version = frozenset(LOW), 0
         if op.kind in ("If", "Loop", "Scan"):
             env = self.environments[op.scope]
             found = schema("", op.kind, env.opsets.get("", self.flow.opset or 1))
-            variable = "V" if found and "V" in found.constraints else next(iter(found.constraints)) if found else ""
-            types = allowed(found.constraints[variable]) if found else frozenset()
-            admits = frozenset(low for low in LOW if (container, low) in types)
-            version = found.since_version if found else 0
+            admits = frozenset()
+            if found is not None:
+                variable = "V" if "V" in found.constraints else next(iter(found.constraints))
+                types = allowed(found.constraints[variable])
+                admits = frozenset(low for low in LOW if (container, low) in types)
+                version = found.since_version
         unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, crosses=True)
         return unit
 
     def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
-        """Reads a body whose formal inputs are given, and which runs so many ``times`` each time that its operator
-        does."""
+        """Reads the body ``name`` of an ONNX operator, which runs so many ``times`` each time that the operator does.
+
+        ``formals``: type and unit of its inputs; those beyond have the type that the file declares, and no unit."""
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}.{name}"
         body = self.enter(path, at.scope.id, at.op.id, "body", at.scope.times * times, graph, at.env)
         for position, native in enumerate(graph.inputs):
@@ -255,9 +266,12 @@ class OnnxReader(OnnxOperators):
         return body
 
     def _loop_results(self, at: Caller, body: Scope, first_output: int, states: list[int]) -> None:
-        """Outputs of a loop: the final states, then what was stacked."""
-        for position, inner in enumerate(body.outputs[first_output:]):
-            value = self.flow.values[inner]
+        """Adds the outputs of an ONNX Loop or Scan: the final states, then what its body gives out at each turn,
+        stacked.
+
+        ``first_output``: of the body, behind a Loop's condition; ``states``: units of the states."""
+        for position, result in enumerate(body.outputs[first_output:]):
+            value = self.flow.values[result]
             container = value.container
             if position < len(states):
                 unit = states[position]
@@ -265,25 +279,26 @@ class OnnxReader(OnnxOperators):
             else:
                 unit = self._crossing_unit(at.op, f"stacked{position}", value.dtype, container)
                 dtype = value.dtype
-            self._leaves(body, position + first_output, inner, unit)
+            self._add_body_output(body, position + first_output, result, unit)
             if position < len(at.node.outputs):
-                self._writes(at, at.node.outputs[position], dtype, container, unit)
-                self.flow.passed.append((inner, at.op.outputs[position]))
+                self._add_output(at, at.node.outputs[position], dtype, container, unit)
+                self.flow.passed.append((result, at.op.outputs[position]))
 
-    def _reads(self, at: Caller, units: dict[int, int]) -> None:
-        """Lists the operator as a reader of its inputs; ``units``: by position of the input, the slot that decides its
-        type."""
+    def _add_reads(self, at: Caller, units: dict[int, int]) -> None:
+        """Adds the reads of an ONNX operator with bodies. ``units``: position of an input -> the unit that it is read
+        by; the others are read as they are."""
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]
                 self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
 
-    def _leaves(self, body: Scope, index: int, value: int, unit: int) -> None:
-        """Lists output ``index`` of a body as a reader of ``value``, under the unit of the caller's result."""
+    def _add_body_output(self, body: Scope, index: int, value: int, unit: int) -> None:
+        """Adds the read of ``value`` by output ``index`` of an ONNX body, by ``unit`` (that of the operator's result)
+        if it is float32."""
         item = self.flow.values[value]
         self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 
-    def _writes(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
-        """Makes the value that an output of the operator is in the dataflow, with its type and unit."""
+    def _add_output(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
+        """Adds the next output of an ONNX operator with bodies or of a call, as a value of this type and unit."""
         value = self.make(native, at.scope.id, at.env, dtype, container, at.op.id, unit)
         at.op.outputs.append(value.id)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
-from ...core.pass_ import foreign
+from ...core.pass_ import plan_mismatch
 from ...oplists.traits import has
 from .handles import Handles, Readers, Variants, copy_layer, type_attribute
 from .origins import CAST, describe
@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def name_type(handles: Handles, op: Op, dtype: str, pin: bool = False) -> None:
-    """Changes the attribute that names the type of an operator's output, where it has one.
+def name_type(handles: Handles, op: Op, dtype: str) -> None:
+    """Makes the attribute of an ONNX operator that says the type of its output say ``dtype``: a type's number or name,
+    the number that a ConstantOfShape repeats, an Optional's type.
 
-    ``pin``: also where the type would otherwise follow a scale, which has a decision of its own."""
+    Nothing for an operator without one; (De)QuantizeLinear keep theirs absent, so that the output follows the scale."""
+    attributes = handles.node(op).attributes
     if op.kind == "ConstantOfShape":
         given = handles.flow.attribute(op, "value")
         fill = np.asarray(given if given is not None else [0.0], np.float32)
-        handles.node(op).attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
-    elif op.kind == "Optional" and (said := handles.node(op).attributes.get("type")) is not None:
-        kind = with_element(said.value.type, DTYPES[dtype])
-        handles.node(op).attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, said.value.shape))
+        attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
+    elif op.kind == "Optional" and "type" in attributes:
+        said: ir.TypeAndShape = attributes["type"].value
+        kind = with_element(said.type, DTYPES[dtype])
+        attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, said.shape))
     elif op.kind in DTYPE_ATTRIBUTES:
         name = DTYPE_ATTRIBUTES[op.kind]
-        follows = op.kind in ("DequantizeLinear", "QuantizeLinear")
-        if not follows or pin or handles.flow.attribute(op, name):
-            handles.node(op).attributes[name] = type_attribute(name, dtype, handles.flow.opset)
+        if op.kind not in ("DequantizeLinear", "QuantizeLinear") or handles.flow.attribute(op, name):
+            attributes[name] = type_attribute(name, dtype, handles.flow.opset)
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
-    """Registers another initializer or Constant in the graph where ``value`` stands, holding ``tensor``; its native
-    value."""
+    """Adds a stored tensor to the ONNX graph in which ``value``, a stored tensor, stands: an initializer beside an
+    initializer, a Constant behind a Constant. ``tensor``: its numbers, of type ``dtype``, which gets the new name."""
     native = handles.value(value)
     name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
     producer = native.producer()
@@ -63,7 +65,8 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
 def change_weight(
     handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
 ) -> ir.Value | None:
-    """Stores a tensor as `Editor.weight` says; for mode ``both`` the low copy that some readers get, else None."""
+    """Changes a stored tensor of an ONNX model, or the number that a ConstantOfShape repeats, as `Editor.weight` says
+    for ``mode``. Returns the new copy that some readers get for mode ``both``, else None."""
     native = handles.value(value)
     source, filler = stored_tensor(native), native.producer()
     if source is None and filler is not None:  # one number, repeated
@@ -81,7 +84,8 @@ def change_weight(
 
 
 def drop_constant(value: ir.Value) -> None:
-    """Takes a constant out of the file if nothing reads it any more; any other value stays."""
+    """Removes an initializer or Constant from an ONNX model if nothing reads it any more; one that is an input or
+    output stays, as does any other value."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()
@@ -92,7 +96,9 @@ def drop_constant(value: ir.Value) -> None:
 
 
 class OnnxEditor(Readers):
-    """The verbs of `core.graph.NodeEditor`. ``done``: called behind the last edit, if there was one."""
+    """The verbs of `core.graph.NodeEditor` for ONNX models; edits are made at once, also if an error ends the `with`.
+
+    ``done``: called at the end of the `with` if something was edited, or a function copied."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
         super().__init__(model, flow, variants)
@@ -108,32 +114,35 @@ class OnnxEditor(Readers):
     # -- types ------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """Gives a value another element type; attributes that name the type of its operator's output follow."""
+        """Gives an ONNX value another element type, inside containers too; attributes that name the type of its
+        operator's output follow."""
         self._edited = True
         native = self.value(value)
         self.note_type(native, dtype)
         if native.producer() is not None or self.flow.scopes[value.scope].kind != "function":
-            native.type = with_element(native.type, DTYPES[dtype], value.container)  # a formal has none in a file
+            native.type = with_element(native.type, DTYPES[dtype], value.container)  # a function's input has none
         if value.producer != NONE:
             name_type(self, self.flow.ops[value.producer], dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Pins an output type that would otherwise follow an input that changes."""
+        """Has an attribute say that an ONNX operator's output is ``dtype``, where it would follow the first input's
+        type without one; nothing for other operators."""
         if op.kind in FOLLOWS_INPUT:
             self._edited = True
-            name_type(self, op, dtype, pin=True)
+            name_type(self, op, dtype)
 
     # -- values -----------------------------------------------------------------------------------------------------
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
-        """Reads ``value`` as ``to`` at the given uses, through one Cast in the value's own scope, or a given one."""
+        """Has the given uses of an ONNX value read it as type ``to``, through one Cast in the value's own scope, or a
+        given one."""
         self._edited = True
         result = self.as_type(value, to)
         self.note_type(result, to)
         self.give_native(result, uses)
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
-        """Puts a float32 -> low -> float32 pair between a value and the given uses."""
+        """Puts a pair of Casts, float32 to ``dtype`` and back, between an ONNX value and the given uses."""
         self._edited = True
         low = self.as_type(value, dtype)
         self.give_native(self.new_cast(value, low, FLOAT32), uses)
@@ -147,25 +156,28 @@ class OnnxEditor(Readers):
         floor: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Changes a stored tensor. See `Editor.weight`."""
+        """Changes a stored tensor of an ONNX model: ``store`` is ``low``, ``both`` or ``float32``. See
+        `Editor.weight`."""
         self._edited = True
         copy = change_weight(self, value, store, dtype, floor, factor)
         if copy is not None:
             self.give_native(copy, uses)
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds stored operands again, so that their errors cancel. See `Editor.round_together`."""
+        """Rounds an ONNX node's stored operands again from what they were rounded from, so that their errors cancel: a
+        product's by channels, a norm's four together. False where it has none that were rounded to ``dtype``."""
         self._edited = True
-        rounds = round_channels if has(op.role, "channels_by_rows") else round_together
-        return rounds(self.node(op), dtype)
+        if has(op.role, "channels_by_rows"):
+            return round_channels(self.node(op), dtype)
+        return round_together(self.node(op), dtype)
 
-    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """Has the given uses read ``value`` in the place of what they read."""
+    def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
+        """Has the given uses in an ONNX model read ``value`` in the place of what they read."""
         self._edited = True
         self.give_native(self.value(value), uses)
 
     def rename(self, value: Value, ending: str) -> None:
-        """Gives a value that holds other numbers now a name of its own. See `NodeEditor.rename`."""
+        """Gives an ONNX value a new name, its old one with ``_`` and ``ending``, as it holds other numbers now."""
         self._edited = True
         self.value(value).name = self.fresh(f"{value.name}_{ending}")
 
@@ -182,21 +194,23 @@ class OnnxEditor(Readers):
         behind: Op | Value | None = None,
         name: str = "",
         node: str = "",
-        of: Op | None = None,
+        metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Puts an operator behind all that it reads, and behind ``behind``; its results. See `NodeEditor.add`."""
+        """Adds an operator to an ONNX model behind all that it reads, and behind ``behind``; returns handles of its
+        results, one for each of ``dtypes``. See `NodeEditor.add`."""
         self._edited = True
-        scope = next(value.scope for value in inputs if value is not None) if scope == NONE else scope
+        given = [value for value in inputs if value is not None]
+        scope = given[0].scope if scope == NONE else scope
         reads = [None if value is None else self.value(value) for value in inputs]
         domain, _, op_type = kind.rpartition("::")
-        name = name or f"{next((value.name for value in inputs if value is not None), 'made')}_{op_type}"
+        name = name or f"{given[0].name if given else 'made'}_{op_type}"
         new = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
         new.name = self.fresh(node or f"{name}_node")
-        if of is not None:
-            new.metadata_props.update(self.node(of).metadata_props)
-        makers = [producer for value in reads if value is not None and (producer := value.producer()) is not None]
-        self.behind(scope, self.last(scope, [*makers, *self._maker(behind)]), new)
+        if metadata_of is not None:
+            new.metadata_props.update(self.node(metadata_of).metadata_props)
+        anchors = [node for value in given for node in self._node_behind(value)]
+        self.behind(scope, self.last(scope, [*anchors, *self._node_behind(behind)]), new)
         results = []
         for result, dtype in zip(new.outputs, dtypes, strict=True):
             result.name = self.fresh(name)
@@ -208,42 +222,46 @@ class OnnxEditor(Readers):
             results.append(self.handle(result, scope, dtype))
         return results
 
-    def _maker(self, of: Op | Value | None) -> list[ir.Node]:
-        """The node that ``of`` is or is made by, in a list; empty for an input or initializer."""
-        if isinstance(of, Value):
-            made = self.value(of).producer()
-            return [] if made is None else [made]
-        return [] if of is None else [self.node(of)]
+    def _node_behind(self, handle: Op | Value | None) -> list[ir.Node]:
+        """The onnx_ir node of an operator, or the one that makes a value, in a list; empty for an input, an initializer
+        and None."""
+        if isinstance(handle, Value):
+            producer = self.value(handle).producer()
+            return [] if producer is None else [producer]
+        return [] if handle is None else [self.node(handle)]
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one operator in the place of several; ``nodes`` ends with the one whose result it takes over.
+        """Puts one ONNX operator in the place of several, with constants that only they read.
 
-        Raises AmpError AMP402 where other nodes read what is between them, or they do not read ``inputs``."""
+        ``nodes``: indices in ``scope``, the last that of the node whose one result it takes over; ``inputs``: present
+        names of values that these nodes read. Raises AmpError AMP402 where other nodes read what is between them, or
+        they do not read ``inputs``."""
         self._edited = True
         ops = [op for index in nodes if (op := self.op(scope, index)) is not None]
         last, graph = self.node(ops[-1]), self.graph(ops[-1].scope)
         read = (value for op in ops for value in self.node(op).inputs if value is not None)
         known = {value.name: value for value in read}  # as they are now: one may be the result of another replacement
         gone = [self.node(op) for op in reversed(ops)]
-        inside = [value for node in gone[1:] for value in node.outputs]
-        apart = all(not value.is_graph_output() and {*gone} >= {*value.consumers()} for value in inside)
-        if not apart or not known.keys() >= {*inputs}:
-            raise foreign(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
+        between = [value for node in gone[1:] for value in node.outputs]
+        only_here = all(not value.is_graph_output() and {*value.consumers()} <= {*gone} for value in between)
+        if not only_here or not {*inputs} <= known.keys():
+            raise plan_mismatch(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
         graph.insert_after(last, new)
         self.instead(old, result)
-        inner = [value for node in gone for value in node.inputs if value is not None]
+        operands = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
-        for native in dict.fromkeys(inner):
+        for native in dict.fromkeys(operands):
             drop_constant(native)
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
+        """Removes an operator of an ONNX model, and the constants that it alone reads; its readers read its first
+        input. Changes nothing and returns False where an output of the graph needs its result."""
         node = self.node(op)
         others = [value for value in node.inputs[1:] if value is not None]
         gone = self.bypass_node(node, op.scope)
@@ -253,7 +271,8 @@ class OnnxEditor(Readers):
         return gone
 
     def remove(self, op: Op) -> bool:
-        """Removes an operator; False where somebody reads one of its results."""
+        """Removes an operator of an ONNX model; changes nothing and returns False where a result is read or is an
+        output."""
         node = self.node(op)
         if any(output.uses() or output.is_graph_output() for output in node.outputs):
             return False
@@ -263,10 +282,13 @@ class OnnxEditor(Readers):
 
 
 class OnnxGraphEditor(OnnxEditor):
-    """What `core.graph.NodeEditor` has of stored tensors, places and metadata."""
+    """The rest of `core.graph.NodeEditor` for ONNX models: stored tensors, places, metadata, results of bodies."""
 
-    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
-        """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
+    def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """Adds a result to an ONNX operator with bodies, called ``name`` or what is left of it, and returns its handle.
+
+        ``results``: what each body gives out for it, in the order of the bodies; a Scan stacks it along the first
+        axis."""
         self._edited = True
         node = self.node(op)
         for value in results:
@@ -281,18 +303,20 @@ class OnnxGraphEditor(OnnxEditor):
     # -- stored tensors and places ----------------------------------------------------------------------------------
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """A constant behind an operator or value. See `NodeEditor.constant`."""
+        """Adds a Constant of these numbers to an ONNX model, right behind an operator, or what makes a value: no input
+        or initializer. Returns its handle."""
         self._edited = True
         name = self.fresh(name)
         made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(numbers, name=name))], num_outputs=1)
         made.name, made.outputs[0].name = self.fresh(f"{name}_node"), name
-        (anchor,) = self._maker(behind)
+        (anchor,) = self._node_behind(behind)
         assert anchor.graph is not None
         self.behind(behind.scope, anchor, made)
         return self._stored(made.outputs[0], numbers, behind.scope)
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
-        """A new initializer of a scope's graph. See `NodeEditor.store`."""
+        """Adds an initializer of these numbers to the graph of an ONNX scope, the main graph or a body: functions have
+        none. Returns its handle."""
         self._edited = True
         name = self.fresh(name)
         native = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
@@ -303,18 +327,20 @@ class OnnxGraphEditor(OnnxEditor):
         return stored
 
     def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
-        """Describes an initializer that was just made, and gives its handle."""
+        """Annotates a new initializer or Constant's result of an ONNX model with the type and shape of its numbers, and
+        returns its handle."""
         kind = ir.DataType.from_numpy(numbers.dtype)
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
 
-    def number(self, op: Op, name: str, number: float) -> None:
-        """Changes the number in an operator's attribute."""
+    def set_number(self, op: Op, name: str, number: float) -> None:
+        """Sets a float attribute of an ONNX operator."""
         self._edited = True
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
-    def put(self, value: Value, numbers: Array) -> None:
-        """Gives a stored tensor other numbers, with their type and shape. See `NodeEditor.put`."""
+    def set_numbers(self, value: Value, numbers: Array) -> None:
+        """Gives a stored tensor of an ONNX model other numbers; it takes over their type and shape, and keeps its
+        name."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -322,31 +348,35 @@ class OnnxGraphEditor(OnnxEditor):
         native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
         native.shape = ir.Shape(numbers.shape)
 
-    def rank(self, value: Value, dimensions: int) -> None:
-        """Annotates a value with dimensions of unknown sizes."""
+    def set_rank(self, value: Value, dimensions: int) -> None:
+        """Annotates an ONNX value with so many dimensions of unknown sizes."""
         self._edited = True
         self.value(value).shape = ir.Shape([None] * dimensions)
 
-    def stand_in(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old`` read ``value``, which takes over its name."""
+    def supersede(self, value: Value, old: Value) -> None:
+        """Has all readers of ``old`` in an ONNX model read ``value``, outputs of graphs too; ``value`` takes over its
+        name, type and shape."""
         self._edited = True
         self.instead(self.value(old), self.value(value))
 
     def move(self, op: Op, behind: Op) -> None:
-        """Puts an operator right behind another one of its scope."""
+        """Puts an operator of an ONNX model right behind another one of its scope; the caller sees to it that it still
+        stands in front of its readers."""
         self._edited = True
         node, graph = self.node(op), self.graph(op.scope)
         graph.remove(node)
         graph.insert_after(self.node(behind), node)
 
-    def drop(self, value: Value) -> None:
-        """Takes a stored tensor away if nothing reads it any more. See `NodeEditor.drop`."""
+    def drop_unread(self, value: Value) -> None:
+        """Removes a stored tensor or Constant from an ONNX model if nothing reads it any more; one that is read, that
+        is an input or output, and any other value stays."""
         self._edited = True
         drop_constant(self.value(value))
 
     # -- metadata ---------------------------------------------------------------------------------------------------
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
-        """Writes types and reasons of operators and new Casts, and what is said of the model, into the metadata."""
+        """Writes into the metadata of an ONNX model: (operator, type, reason) of ``reasons``, the same of the Casts
+        that this editor made, and ``about``, entries of the model itself. Entries that are there stay as they are."""
         rows = [(self.node(op), dtype, reason) for op, dtype, reason in reasons]
         describe(self.model, [*rows, *((node, to, CAST) for node, to in self.casts_made)], about)

@@ -17,14 +17,15 @@ from .types import DTYPES
 
 @dataclass(eq=False)
 class _FunctionCopy:
-    """Originals of one function, each with its copy; empty where the original itself is used."""
+    """The copy of an ONNX function: original -> its twin in the copy; all empty where the original itself is used."""
 
     nodes: dict[ir.Node, ir.Node] = field(default_factory=dict)
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)
     graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
 
     def pair(self, old: ir.Graph, new: ir.Graph) -> None:
-        """Notes for every node and value of a function which one it is in the copy, by walking both in step."""
+        """Notes the twin of every graph, node and value of ``old``, bodies included, by walking it and its copy ``new``
+        in step."""
         self.graphs[old] = new
         self.values.update(zip(old.inputs, new.inputs, strict=True))
         for name, value in old.initializers.items():
@@ -42,49 +43,53 @@ class _FunctionCopy:
                         self.pair(body, body_twin)
 
 
-Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
+MadeCopies = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
+"""(function's identifier, signature) -> the function that calls with these use, and the twins in it."""
 
 
 class Variants:
-    """Maps what the dataflow saw to the copy that a call uses. ``signature``: scope path -> what was decided inside.
+    """Copies of an ONNX model's functions: calls in which the same was decided share one, and this maps what the
+    dataflow saw (originals) to the copy that a call uses.
 
-    ``copied``: whether there is a copy at all."""
+    ``signature``: path of a function's scope -> what was decided inside, None for a path that it does not have. Making
+    the object makes the copies, and has the calls name them."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, signature: Mapping[str, Hashable]) -> None:
         self.model, self.flow = model, flow
-        self.leader: dict[int, bool] = {}  # scope -> whether edits are made through it
-        self.copied = False
-        self._copies: dict[int, _FunctionCopy] = {}  # by scope
-        chosen: Chosen = {}
-        for scope in flow.scopes:
-            if scope.kind != "function":
-                parent = scope.parent if scope.kind == "body" else scope.id
-                self.leader[scope.id] = self.leader.get(parent, True)
-                self._copies[scope.id] = self._copies.get(parent) or _FunctionCopy()
-                continue
-            self._choose_copy(scope, chosen, signature.get(scope.path))
+        self.leader: dict[int, bool] = {}  # scope's id -> whether edits are made through it: once in each copy
+        self.copied = False  # whether there is a copy at all
+        self._copies: dict[int, _FunctionCopy] = {}  # by scope's id
+        made: MadeCopies = {}
+        for scope in flow.scopes:  # parents and callers come first
+            if scope.kind == "function":
+                self._choose_copy(scope, made, signature.get(scope.path))
+            elif scope.kind == "body":  # it belongs to the copy that it stands in
+                self.leader[scope.id] = self.leader[scope.parent]
+                self._copies[scope.id] = self._copies[scope.parent]
+            else:
+                self.leader[scope.id] = True
+                self._copies[scope.id] = _FunctionCopy()
 
-    def _choose_copy(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
-        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it.
+    def _choose_copy(self, scope: Scope, made: MadeCopies, signature: Hashable) -> None:
+        """Finds the copy of an ONNX function for what was decided inside this call, or makes and adds it to ``made``,
+        and has the call name it.
 
-        ``chosen``, which it adds to: copies by function and ``signature``. The first signature of a function keeps the
-        original. Only the first call of each copy is edited through (`leader`)."""
+        The first signature of a function keeps the original. Only the first call of each copy is its `leader`."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)
         call = self.flow.ops[scope.op]
-        leads_caller = self.leader[call.scope]
-        self.leader[scope.id] = key not in chosen
-        if key not in chosen:
-            first = all(k[0] != identifier for k in chosen)
-            chosen[key] = (function, _FunctionCopy()) if first else self._copy(function)
-        variant, self._copies[scope.id] = chosen[key]
-        if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
+        self.leader[scope.id] = key not in made
+        if key not in made:
+            is_first = all(known != identifier for known, _ in made)
+            made[key] = (function, _FunctionCopy()) if is_first else self._copy_function(function)
+        variant, self._copies[scope.id] = made[key]
+        if self.leader[call.scope]:  # also for the original: a copied caller may still name a copy
             node = self.node(call.scope, call.native)
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 
-    def _copy(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
-        """Another function like this one under a free name, with what its nodes and values are in the copy."""
+    def _copy_function(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
+        """Adds a copy of an ONNX function to the model, under a free name, and returns it with the twins in it."""
         self.copied = True
         copy = function.clone()
         number = 1
@@ -98,37 +103,41 @@ class Variants:
         return copy, copies
 
     def node(self, scope: int, native: ir.Node) -> ir.Node:
-        """A node of the file as this scope's copy has it."""
+        """The node of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
+        uses the original."""
         return self._copies[scope].nodes.get(native, native)
 
     def value(self, scope: int, native: ir.Value) -> ir.Value:
-        """A value of the file as this scope's copy has it."""
+        """The value of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
+        uses the original."""
         return self._copies[scope].values.get(native, native)
 
     def graph(self, scope: int, native: ir.Graph | ir.Function) -> ir.Graph | ir.Function:
-        """A graph of the file as this scope's copy has it."""
+        """The graph of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
+        uses the original."""
         return self._copies[scope].graphs.get(native, native)
 
 
 class Handles:
-    """Finds nodes, values and graphs, in the copy of a function that a call uses."""
+    """For an ONNX editor: finds the onnx_ir (*native*) nodes, values and graphs behind handles of the dataflow, in the
+    copy of a function that a call uses."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         self.model, self.flow, self._variants = model, flow, variants
         self.fresh = FreshNames(all_names(model, flow))
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
-        self._made = 0
-        self._types: dict[ir.Value, str] = {}  # what was retyped or made by the editor
+        self._made = 0  # handles of values that edits made
+        self._types: dict[ir.Value, str] = {}  # element types of what was retyped or made by the editor
         self._instead: dict[ir.Value, ir.Value] = {}  # values that nobody reads now -> what is read in their place
 
     def edits(self, scope: int) -> bool:
-        """Whether edits of a scope are made through it."""
+        """Whether the ONNX editor edits a scope: of calls that share a function only the first."""
         return self._variants.leader[scope]
 
     def value(self, value: Value) -> ir.Value:
-        """The native value of a handle: in the copy that its scope uses, and after edits that put another in its
-        place."""
+        """The onnx_ir value of a handle: in the function copy that its scope uses, and after edits the one that is read
+        in its place."""
         native: ir.Value = value.native
         native = self._variants.value(value.scope, native) if self._variants.copied else native
         while native in self._instead:
@@ -136,69 +145,72 @@ class Handles:
         return native
 
     def instead(self, old: ir.Value, new: ir.Value) -> None:
-        """Notes that readers of ``old`` read ``new``, which takes over its name, type and shape."""
+        """Has all readers of the onnx_ir value ``old`` read ``new``, outputs of graphs too; ``new`` takes over its
+        name, type and shape, and handles of ``old`` mean ``new`` from now on."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
         self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
-        """The native node of an operator, in the copy that its scope uses."""
+        """The onnx_ir node of an operator, in the function copy that its scope uses."""
         native: ir.Node = op.native
         return self._variants.node(op.scope, native) if self._variants.copied else native
 
     def graph(self, scope: int) -> ir.Graph | ir.Function:
-        """The native graph of a scope, in the copy that it uses."""
+        """The onnx_ir graph of a scope, in the function copy that it uses."""
         return self._variants.graph(scope, self.flow.scopes[scope].native)
 
     def op(self, scope: str, index: int) -> Op | None:
-        """The operator at a place, or None."""
+        """The operator of the ONNX dataflow with an index in the scope of a path; None where there is none."""
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def at(self, use: UseKey) -> tuple[int, Op | None, int]:
-        """(scope, operator or None for an output of the scope, position) of a use."""
+        """Of a use in an ONNX dataflow: (scope's id, reading operator or None for an output of the scope, position)."""
         scope, index, position = use
         return self._scopes[scope], self._ops.get((self._scopes[scope], index)), position
 
     def uses(self, value: Value) -> list[Use]:
-        """The uses of a value in the file; none of one that an edit made."""
+        """The uses of a value in the ONNX file; none for a value that an edit made."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
 
     def shape(self, value: Value) -> Shape | None:
-        """The shape of a value of the file; None where it is not known, and for what was made here."""
+        """The shape of a value of the ONNX file; None where it is not known, and for a value that an edit made."""
         return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
-        """A value of the dataflow for an onnx_ir value that an edit made, by which further edits name it."""
+        """Makes the handle of an onnx_ir value that an edit made, by which further edits name it; its id is beyond
+        those of the dataflow."""
         self._made += 1
         self.note_type(native, dtype)
         return Value(len(self.flow.values) + self._made, native.name or "", scope, dtype, native=native)
 
     def note_type(self, native: ir.Value, dtype: str) -> None:
-        """Remembers the element type of a value, which the file may not annotate."""
+        """Remembers the element type of an onnx_ir value, which the file may not annotate."""
         self._types[native] = dtype
 
     def type_of(self, native: ir.Value) -> ir.TypeProtocol | None:
-        """The type of a value as far as it is annotated or known."""
+        """The type of an onnx_ir value: as annotated, else as noted by the editor; None if neither knows it."""
         known = self._types.get(native)
         return native.type or (ir.TensorType(DTYPES[known]) if known else None)
 
 
 def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
-    """Every value and node name of every scope, and of functions that nothing calls."""
+    """The names of all values and nodes of an ONNX model, also in functions that nothing calls."""
     names = {value.name for value in flow.values}
     names.update(op.name for op in flow.ops)
-    read = {id(graph): graph for scope in flow.scopes for graph in (getattr(scope.native, "graph", scope.native),)}
-    for graph in read.values():
+    graphs = [getattr(scope.native, "graph", scope.native) for scope in flow.scopes]
+    for graph in graphs:
         names.update(graph.initializers)
+    called = {id(graph) for graph in graphs}
     for function in model.functions.values():
-        if id(function.graph) not in read:
-            names.update(_unseen_names(function.graph))
+        if id(function.graph) not in called:
+            names.update(_names_in(function.graph))
     names.discard("")
     return names
 
 
-def _unseen_names(graph: ir.Graph) -> Iterator[str]:
-    """The names in a file's graph that no dataflow has, so that new ones are free."""
+def _names_in(graph: ir.Graph) -> Iterator[str]:
+    """The names of the values and nodes of one ONNX graph; those of its bodies are left out."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
     for node in graph:
@@ -207,21 +219,21 @@ def _unseen_names(graph: ir.Graph) -> Iterator[str]:
 
 
 class Placing(Handles):
-    """Puts nodes into graphs. It knows the order of what it placed, so a node can go behind the last of several."""
+    """For an ONNX editor: puts nodes into graphs, and knows the order of those that it placed, so that a node can go
+    behind the last of several."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self._first: dict[int, ir.Node | None] = {}  # by scope: the first node that was there
+        self._first: dict[int, ir.Node | None] = {}  # by scope: the first node of the file; None for an empty graph
         self._placed: dict[ir.Node, tuple[ir.Node | None, int]] = {}  # node -> what it stands behind, when it came
-        self._time = 0
-        self._index: dict[ir.Node, int] = {}  # nodes of the file -> their place in it
+        self._time = 0  # how many nodes were placed
+        self._index: dict[ir.Node, int] = {}  # nodes of the file -> their index in their scope
 
     def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
-        """Places a node right behind ``anchor``; without one, in front of all nodes of the file, behind those placed so
-        before.
+        """Places a node of an ONNX scope right behind ``anchor``, or moves it there if it stands in a graph already.
 
-        One that is there already moves.
-        """
+        Where ``anchor`` is None or stands in a graph around this one: in front of all nodes of the file, behind those
+        that were placed there before; the first node of the file stays where it is then."""
         graph = self.graph(scope)
         if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
             anchor = None  # it stands around this graph
@@ -240,14 +252,16 @@ class Placing(Handles):
         self._placed[node] = anchor, self._time
 
     def last(self, scope: int, nodes: Iterable[ir.Node]) -> ir.Node | None:
-        """Which of some nodes stands last in a scope; None where none of them stands there."""
+        """The one of some onnx_ir nodes that stands last in a scope; None where none of them stands in its graph."""
         graph = self.graph(scope)
-        inside = getattr(graph, "graph", graph)
-        return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
+        own = getattr(graph, "graph", graph)  # of a function, its graph
+        return max((node for node in nodes if node.graph is own), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Sort key for nodes by their place in the graph: behind one node, what was placed later stands closer to
-        it."""
+        """Sort key for onnx_ir nodes of one graph by their place in it: the index of the node of the file behind which
+        it was placed (-1 for the top), then for each node placed behind that when it came.
+
+        Of those behind one node, what came later stands closer to it; at the top, what came later stands lower."""
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -256,7 +270,7 @@ class Placing(Handles):
         return (self._place_in_file(at) if at is not None else -1, *reversed(steps))
 
     def _place_in_file(self, node: ir.Node) -> int:
-        """The index that a node of the file has in its graph; the table is made when it is first asked for."""
+        """The index of a node of the ONNX file in its scope; the table is made when it is first asked for."""
         if not self._index:
             self._index = {self.node(op): op.index for op in self.flow.ops}
         return self._index[node]
@@ -267,19 +281,20 @@ LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "n
 
 
 class Casts(Placing):
-    """Casts of a model under edit: finds or makes what reads a value as another type."""
+    """The Casts of an ONNX model under edit: finds or makes one that reads a value as another type."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.casts_made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
+        self.casts_made: list[tuple[ir.Node, str]] = []  # new Casts, each with the type that it casts to
 
     def as_type(self, value: Value, to: str) -> ir.Value:
-        """For an edit: ``value`` as ``to``, through a given Cast or a new one."""
-        return self._given(value, to) or self.new_cast(value, self.value(value), to)
+        """The onnx_ir value that holds ``value`` as type ``to``, for its readers in its scope: by a Cast of the file,
+        which moves up, or a new one."""
+        return self._given_as_type(value, to) or self.new_cast(value, self.value(value), to)
 
-    def _given(self, value: Value, to: str) -> ir.Value | None:
-        """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
-        which is moved to the front of its other readers. None if there is none."""
+    def _given_as_type(self, value: Value, to: str) -> ir.Value | None:
+        """What in the ONNX file already holds ``value`` as type ``to``, None if nothing does: the low value that it was
+        cast from (so ``to`` is the low type), or the result of a Cast, which is moved up to what makes ``value``."""
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -292,7 +307,9 @@ class Casts(Placing):
         return None
 
     def new_cast(self, value: Value, source: ir.Value, to: str) -> ir.Value:
-        """A Cast of ``source``, which is ``value`` or what is made of it, right behind what makes it."""
+        """Adds a Cast to type ``to`` to an ONNX graph, right behind what makes ``source``, and returns its result.
+
+        ``source``: what it reads, which is ``value`` or is made of it; ``value`` gives the scope and the names."""
         attribute = type_attribute("to", to, self.flow.opset)
         name = self.fresh(f"{value.name}_to_{to}")
         node = ir.Node("", "Cast", [source], [attribute], num_outputs=1, name=name)
@@ -308,29 +325,30 @@ class Casts(Placing):
 
 
 def copy_layer(source: ir.Node, target: ir.Node) -> None:
-    """Gives a new node of the file the layer of the node that it serves."""
+    """Gives ``target``, a new node of an ONNX file, the layer that exporters noted at the node ``source``."""
     for key in LAYER_KEYS:
         if key in source.metadata_props:
             target.metadata_props[key] = source.metadata_props[key]
 
 
 def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
-    """The attribute that names a type: a word before opset 6, a number since."""
+    """An attribute of an ONNX node that names an element type: by a word before opset 6, by a number since, and where
+    the opset is unknown (0)."""
     kind = DTYPES[dtype]
     return ir.AttrString(name, kind.name) if 0 < opset < 6 else ir.AttrInt64(name, kind.value)
 
 
 class Readers(Casts):
-    """Readers of a model under edit: gives values to the places that read them."""
+    """The readers of values in an ONNX model under edit, which may be nodes or outputs of graphs."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.outputs = {
+        self.output_names = {  # scope's id -> the names that its outputs must keep
             scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
         }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
-        """Has the given uses read ``result``."""
+        """Has the given uses in an ONNX model read ``result``, a value of their graph or of one around it."""
         for use in uses:
             scope, op, position = self.at(use)
             if op is not None:
@@ -342,11 +360,11 @@ class Readers(Casts):
                 self._give_output(scope, position, result)
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
-        """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
-        runtimes need one."""
+        """Makes ``result`` output ``position`` of an ONNX scope's graph, under the declared name if outputs are known
+        by it, through an Identity where runtimes need one."""
         graph = self.graph(scope)
-        if scope in self.outputs:
-            result = self._as_output(graph, self.outputs[scope][position], position, result)
+        if scope in self.output_names:
+            result = self._as_named_output(graph, self.output_names[scope][position], position, result)
         elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
             # no runtime takes a value from outside as the result of a body, nor one for two of a function
             result = self.identity(graph, result, result.shape)
@@ -355,13 +373,18 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """Gives a value that becomes a body's output its known type, and the old output's shape where it has none of
-        its own."""
+        """Annotates a value that becomes a body's output in an ONNX file: with its known type, and, where it has no
+        shape, with that of the output ``old`` in whose place it comes."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
-    def _as_output(self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value) -> ir.Value:
-        """``result`` with the name and the declared shape of an output that is known by its name."""
+    def _as_named_output(
+        self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value
+    ) -> ir.Value:
+        """Gives ``result`` the name and the declared shape of output ``position`` of an ONNX graph, to take its place;
+        returns it, or an Identity of it where it needs a name of its own. The old output gets another name.
+
+        A shape that is declared wrongly is not left on the old output."""
         old = graph.outputs[position]
         if result.name == name:
             return result  # an output that is listed twice
@@ -375,7 +398,7 @@ class Readers(Casts):
         return result
 
     def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
-        """Appends an Identity of ``source`` to the graph and gives its result, under a name of its own."""
+        """Appends an Identity of ``source`` to an ONNX graph, and returns its result, of this shape and a new name."""
         name = self.fresh(f"{source.name}_result")
         node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]
@@ -384,16 +407,16 @@ class Readers(Casts):
         return result
 
     def bypass_node(self, op: ir.Node, scope: int) -> bool:
-        """Readers of a node's only result read its first input, and the node goes.
+        """Has the readers of an onnx_ir node's only result read its first input, and removes the node.
 
-        It stays, and costs nothing, where a boundary needs its name or a body a result of its own.
-        """
+        Changes nothing and returns False where the result is an output of the graph and the input cannot be: it is an
+        output too, or no node of this graph makes it."""
         source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None
         if any(output is target for output in graph.outputs):
             if not is_made_in(graph, source) or source.is_graph_output():
                 return False
-            if scope in self.outputs:
+            if scope in self.output_names:
                 name, source.shape = target.name, target.shape
                 target.name = self.fresh(f"{name}_given")
                 source.name = name
@@ -406,13 +429,13 @@ class Readers(Casts):
 
 
 def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
-    """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
-    decoder of a BeamSearch is."""
+    """The ids of ONNX scopes whose outputs are known by their names: the main graph, and bodies of operators that are
+    not ONNX's own, as the decoder of a BeamSearch."""
     bodies = [scope for scope in flow.scopes if scope.kind == "body"]
     return [0, *(scope.id for scope in bodies if "::" in flow.ops[scope.op].kind)]
 
 
 def is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:
-    """Whether a node of an onnx_ir graph writes a value, so that it is no input or initializer."""
+    """Whether a node of this onnx_ir graph writes a value: it is no input or initializer, nor from a graph around."""
     producer = value.producer()
     return producer is not None and producer.graph is getattr(graph, "graph", graph)

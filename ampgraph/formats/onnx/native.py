@@ -20,22 +20,22 @@ from .walk import all_graphs
 from .weights import FLOAT, InFile, frozen_shape, put, stored_tensor
 
 KEPT = "ampgraph.map_types"
-"""Where a graph of onnx_ir remembers them, by the names of values; the main graph of a model with any always does."""
+"""Key in the meta of an onnx_ir graph -> its map types (`Kept`); the main graph of a model with any always has it."""
 
 REPAIRS, DOUBTED = "ampgraph.repairs", "ampgraph.doubted"
-"""Where the main graph remembers what was put right, and the outputs whose shape is annotated wrongly."""
+"""Keys in the meta of the main graph -> what was put right; names of outputs whose shape is annotated wrongly."""
 SORTED = "ampgraph.sorted"
-"""Where it remembers that it was read in order."""
+"""Key in the meta of a main graph that was read in order."""
 
 OVERLOADS = 10  # the version of the file format from which functions hold the types of their values themselves
 
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
-Kept = dict[str, bytes]
+Kept = dict[str, bytes]  # name of a value -> its map type, a serialized TypeProto
 
 
 def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
-    """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
-    graphs are ``held``."""
+    """The onnx_ir model of a ModelProto, whose `holders` are ``held``; values of map types have no type in it, and
+    `to_proto` gives them back. The proto is used up: its map types are cleared, and the model refers to its tensors."""
     taken = [_take_map_types(holder.graph) for holder in held]
     model = (flat_model(proto, held[0]) if len(held) == 1 else None) or ir.from_proto(proto)
     if any(taken):
@@ -46,7 +46,7 @@ def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
 
 
 def to_proto(model: ir.Model) -> ModelProto:
-    """The proto of a model, map types included."""
+    """The ModelProto of an onnx_ir model, map types included."""
     proto = ir.to_proto(model)
     if model.functions and proto.ir_version < OVERLOADS:
         _drop_unreadable(proto)
@@ -57,7 +57,7 @@ def to_proto(model: ir.Model) -> ModelProto:
 
 
 def value_info(value: ir.Value) -> ValueInfoProto:
-    """What a file says of an input or output, a map type included."""
+    """The ValueInfoProto of an onnx_ir value, usually an input or output, a map type included."""
     info = ir.serde.serialize_value(value)
     kept: Kept = value.graph.meta.get(KEPT, {}) if value.graph is not None else {}
     if value.name in kept and value.type is None:
@@ -66,20 +66,21 @@ def value_info(value: ir.Value) -> ValueInfoProto:
 
 
 def holds_maps(model: ir.Model) -> bool:
-    """Whether values of a model have map types."""
+    """Whether values of an onnx_ir model have map types, which are kept beside it."""
     return KEPT in model.graph.meta
 
 
 def is_map(kind: TypeProto) -> bool:
-    """Whether a type is a map, or holds one."""
+    """Whether an ONNX type is a map, or a sequence or optional of maps."""
     while kind.HasField("sequence_type") or kind.HasField("optional_type"):
         kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind.optional_type.elem_type
     return bool(kind.HasField("map_type"))
 
 
 def _drop_unreadable(proto: ModelProto) -> None:
-    """Drops annotations of values inside functions that onnx_ir writes into the main graph of files before version 10,
-    as ``domain::function/value``, and does not read again: where the value's own name has a slash."""
+    """Drops annotations that onnx_ir writes into a ModelProto and cannot read again: in files before version 10 it
+    annotates a function's value in the main graph, as ``domain::function/value``, and fails where the value's own name
+    has a slash."""
     heads = tuple(f"{function.domain}::{function.name}/" for function in proto.functions)
     kept = [i for i in proto.graph.value_info if not (i.name.startswith(heads) and i.name.count("/") > 1)]
     if len(kept) < len(proto.graph.value_info):
@@ -88,26 +89,28 @@ def _drop_unreadable(proto: ModelProto) -> None:
 
 
 def doubted_shapes(model: ir.Model) -> MutableSet[str]:
-    """Names of outputs whose declared shape cannot be: inside the graph it is not repeated."""
+    """The names of an ONNX model's outputs whose declared shape cannot be, kept with the model, to be added to: edits
+    do not repeat such a shape inside the graph."""
     found: set[str] = model.graph.meta.setdefault(DOUBTED, set())
     return found
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
-    """Keeps the notes on what was repaired with the model, for `repairs_of`."""
-    if said := list(dict.fromkeys([*repairs_of(model), *said])):
-        model.graph.meta[REPAIRS] = said
+    """Adds sentences on what was repaired in an ONNX model to those kept with it for `repairs_of`, each once."""
+    found = list(dict.fromkeys([*repairs_of(model), *said]))
+    if found:
+        model.graph.meta[REPAIRS] = found
 
 
 def repairs_of(model: ir.Model) -> list[str]:
-    """The notes on what was repaired when the model was read."""
+    """The sentences on what was repaired in an ONNX model, as `remember` was told; most models have none."""
     return list(model.graph.meta.get(REPAIRS, ()))
 
 
 def bounds_as_vectors(graph: ir.Graph) -> list[str]:
-    """Repairs a model as it is read: makes vectors of one element of the stored scalars that a Slice reads as bounds,
-    as torch writes them beside an LSTM: ONNX Runtime runs such a node only where one of its optimisations takes it
-    away. A scalar that others read too stays beside its vector. What was done."""
+    """Repairs an ONNX model as it is read: makes vectors of one element of the stored scalars that a Slice reads as
+    bounds, which torch writes beside an LSTM and ONNX Runtime cannot run. A scalar that others read too stays beside
+    its vector. Returns one sentence on what was done, or none."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in graph:
         if node.op_type == "Slice" and node.domain in ("", "ai.onnx"):
@@ -133,7 +136,7 @@ def bounds_as_vectors(graph: ir.Graph) -> list[str]:
 
 
 def _annotations(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
-    """The annotations of a graph: of its inputs, outputs and values inside."""
+    """The ValueInfoProtos of a graph: of its values inside, inputs and outputs; of a function those inside alone."""
     yield from graph.value_info
     if isinstance(graph, GraphProto):
         yield from graph.input
@@ -141,7 +144,7 @@ def _annotations(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
 
 
 def _take_map_types(graph: GraphProto | FunctionProto) -> Kept:
-    """Map types by the name of the value, as bytes; they are cleared in the proto, since onnx_ir cannot read them."""
+    """Clears the map types in a GraphProto, as onnx_ir cannot read them, and returns them."""
     kept: Kept = {}
     for info in _annotations(graph):
         if is_map(info.type):
@@ -151,7 +154,8 @@ def _take_map_types(graph: GraphProto | FunctionProto) -> Kept:
 
 
 def _restore_map_types(graph: GraphProto | FunctionProto, kept: Kept) -> None:
-    """Gives map types back to the values that still exist; inner ones in the order in which the file had them."""
+    """Writes the map types of `_take_map_types` into a GraphProto, for values that still exist; an annotation that it
+    lacks is added, in the order of the file."""
     made = {name for node in graph.node for name in node.output} if kept else set()
     listed = {info.name: info for info in _annotations(graph)}
     for name, content in kept.items():
@@ -163,13 +167,14 @@ def _restore_map_types(graph: GraphProto | FunctionProto, kept: Kept) -> None:
             listed[name].type.ParseFromString(content)
 
 
-Values = dict[str, ir.Value]
-Infos = dict[str, ValueInfoProto]
+Values = dict[str, ir.Value]  # by name
+Infos = dict[str, ValueInfoProto]  # by name
 
 
 def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
-    """The model of a proto without functions and bodies, whose graph is ``held``; None where it says more than the
-    constructors of onnx_ir take in, is not sorted, or makes no sense: that is onnx_ir's own to read, or to refuse."""
+    """The onnx_ir model of a ModelProto of one graph, without functions and bodies, read the fast way; ``held``: the
+    graph's Holder. None where it says more than the constructors of onnx_ir take, is not sorted, or makes no sense:
+    onnx_ir's general way has to read or refuse it."""
     if proto.graph.quantization_annotation or getattr(proto, "configuration", ()):
         return None
     graph = _graph_read_fast(proto.graph, held.parts) if held.parts is not None else None
@@ -184,8 +189,8 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
 
 
 def _graph_read_fast(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
-    """The graph of nodes taken apart, read the fast way; None where it needs the general one (not sorted, a name
-    missing)."""
+    """The onnx_ir graph of a GraphProto, read the fast way; ``parts``: its nodes, taken apart. None where it is not
+    sorted, a name is missing or means two things: it needs the general way."""
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
@@ -207,7 +212,8 @@ def _graph_read_fast(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
 
 
 def _initializer_value(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
-    """The value of an initializer: a new one, or the input whose default it is."""
+    """The onnx_ir value of an initializer: the input of its name, whose default it becomes, or a new one, which is
+    added to ``values``, annotated as ``infos`` says."""
     plain = proto.data_type == FLOAT and proto.data_location == TensorProto.DEFAULT
     tensor = InFile(proto) if plain else ir.serde.deserialize_tensor(proto)
     name = proto.name
@@ -224,20 +230,21 @@ def _initializer_value(proto: TensorProto, values: Values, infos: Infos) -> ir.V
 
 
 Common = tuple[str, str, Sequence[ir.Attr], str, str | None, dict[str, str] | None]
-"""What nodes of a kind have in common: domain, operator, attributes, overload, doc string and metadata."""
+"""What nodes of a kind have in common, as onnx_ir's: domain, operator, attributes, overload, doc string, metadata."""
 
 
 class _NodeReader:
-    """Reads nodes in their order. ``values``: by name, what is there when they are reached."""
+    """Makes onnx_ir nodes of nodes taken apart, in their order. ``values``: what nodes may read, to which their results
+    are added; ``infos``: the annotations of these."""
 
     def __init__(self, values: Values, infos: Infos) -> None:
         self._values, self._infos = values, infos
         self._kinds: dict[Kind, Common] = {}
-        self._attributes: dict[bytes, ir.Attr] = {}
+        self._attributes: dict[bytes, ir.Attr] = {}  # serialized attribute -> the object that nodes share
 
     def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
-        """Nodes as onnx_ir's; None where a node reads what is not there yet, or gives what there is already, or a name
-        is no text."""
+        """The nodes of an ONNX graph as onnx_ir's; None where one reads what is not there yet, or makes what is there
+        already, or a name is not text."""
         values, made = self._values, []
         for inputs, outputs, name, kind in nodes:
             try:
@@ -264,7 +271,8 @@ class _NodeReader:
         return made
 
     def _results(self, names: Iterable[bytes]) -> list[ir.Value] | None:
-        """A node's results, which have types and shapes where the file says them; None where one is there already."""
+        """The values that an ONNX node makes, annotated as the file says, one without a name for each that is left out;
+        None where one is there already."""
         values, infos = self._values, self._infos
         made: list[ir.Value] = []
         for text in names:
@@ -280,8 +288,7 @@ class _NodeReader:
         return made
 
     def _common(self, kind: Kind) -> Common:
-        """What all nodes of one kind share: domain, operator, attributes, overload, doc string, metadata; made once a
-        kind."""
+        """What all ONNX nodes of one kind have in common, made once a kind that several nodes may have."""
         proto = kind.proto
         attributes = [self._attribute(attribute) for attribute in proto.attribute]
         props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None
@@ -292,7 +299,7 @@ class _NodeReader:
         return found
 
     def _attribute(self, proto: AttributeProto) -> ir.Attr:
-        """An attribute as an object of onnx_ir; nodes that hold the same number or text share one object."""
+        """An ONNX attribute as an object of onnx_ir; all nodes with the same numbers or text share one object."""
         if proto.type not in NUMBERS:
             return ir.serde.deserialize_attribute(proto)
         key = proto.SerializeToString(deterministic=True)

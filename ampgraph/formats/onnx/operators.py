@@ -29,14 +29,15 @@ from .schemas import (
 from .types import Type, declared_type, dtype_name, element_type, native_type, type_numbered
 
 PLAIN = (type(None), int, float, str, bytes, tuple, list)
-"""What most attributes hold."""
+"""The Python types of most attributes' values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What nodes of one operator with as many inputs and outputs have in common, where one opset is in force.
+    """What nodes of one ONNX operator with the same numbers of inputs and outputs have in common under one opset.
 
-    ``slots``: None for an operator without a schema; ``control``: it may be a call, or one with bodies."""
+    ``kind``: ``Conv``, ``com.microsoft::Gelu``; ``opset``: of the operator's domain; ``slots``: None for an operator
+    without a schema; ``control``: whether it may call a function or have bodies."""
 
     kind: str
     opset: int
@@ -46,9 +47,11 @@ class Form:
 
 @dataclass(eq=False)
 class Environment:
-    """One function as called from one place, or the main graph: its opset imports, attributes and values.
+    """What names mean in the main graph of an ONNX model, in a body, or in a function as called from one place.
 
-    ``forms``: by domain, operator and numbers of inputs and outputs, those of nodes that were met."""
+    ``opsets``: domain -> imported version; ``attributes``: attribute parameter of the function -> what the call gave
+    (empty in the main graph); ``table``: native value -> id of the dataflow's value; ``forms``: (domain, operator,
+    number of inputs, of outputs) -> form of nodes that were read."""
 
     opsets: dict[str, int]
     attributes: dict[str, ir.Attr]
@@ -56,13 +59,15 @@ class Environment:
     forms: dict[tuple[str, str, int, int], Form] = field(default_factory=dict)
 
     def resolve(self, attribute: ir.Attr) -> ir.Attr:
-        """What the caller gave where an attribute refers to a parameter of its function."""
+        """The attribute that an ONNX function's call gave where ``attribute`` refers to a parameter of the function;
+        ``attribute`` itself where it refers to none, and, still a reference, where the call gave none."""
         if attribute.is_ref():
             return self.attributes.get(attribute.ref_attr_name or "", attribute)
         return attribute
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """The value of an attribute; None when it is absent, and when the caller gave none."""
+        """The value of a node's attribute, from the ONNX function's call where it refers to a parameter; None when it
+        is absent, and when the call gave none."""
         found = node.attributes.get(name)
         if found is None:
             return None
@@ -71,18 +76,19 @@ class Environment:
 
 
 class OnnxValues(FlowBuilder):
-    """Adds the values of an ONNX model to the dataflow."""
+    """Adds the values of an ONNX model to its dataflow. ``low``, ``low_io``: see `FlowBuilder`."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
         self.model = model
         self.environments: list[Environment] = []  # by scope id
-        self._called = {(domain, name) for domain, name, _ in model.functions}
+        self._functions = {(domain, name) for domain, name, _ in model.functions}
 
     def enter(
         self, path: str, parent: int, op: int, kind: str, times: int, native: ir.Graph | ir.Function, env: Environment
     ) -> Scope:
-        """A new scope, whose names mean what ``env`` says."""
+        """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the other arguments are fields
+        of `Scope`."""
         self.environments.append(env)
         return self.scope(path, parent, op, kind, times, native)
 
@@ -96,7 +102,8 @@ class OnnxValues(FlowBuilder):
         producer: int = NONE,
         unit: int = NONE,
     ) -> Value:
-        """Adds a value to the dataflow under the name of its native value, in this scope."""
+        """While an ONNX file is read: adds a value of a scope to the dataflow, under the name of ``native``, by which
+        ``env`` finds it from then on; the other arguments are fields of `Value`."""
         value = self.value(
             native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
         )
@@ -104,21 +111,22 @@ class OnnxValues(FlowBuilder):
         return value
 
     def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
-        """Adds an operator's results, whose types are yet to be found."""
+        """While an ONNX file is read: adds a node's results to the dataflow, of unknown type; `_slot` types them."""
         values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
         for native in natives:
             number = table[native] = len(values)
             name = native.name or ""
-            values.append(Value(number, name, op.scope, "", "", None, op.id, NONE, False, False, NONE, native))
+            values.append(Value(number, name, op.scope, "", producer=op.id, native=native))
             uses.append([])
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The dataflow's value for a native one that a graph reads, of its own scope or of one around it."""
+        """The dataflow's value for a native value that an ONNX graph reads, of its own scope or of one around it.
+
+        One that is not known yet is added: nothing defines it, or the graph is unsorted."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
-        # a name that nothing defines: outside this model, or written later in an unsorted graph
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
         if dtype == FLOAT32:
@@ -126,14 +134,16 @@ class OnnxValues(FlowBuilder):
         return value
 
     def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
-        """Adds a graph's stored tensors. One that is listed as an input too is an input: callers may replace it."""
+        """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters.
+
+        One that is listed as an input too is an input, as callers may replace it: inputs must be added before."""
         for native in graph.initializers.values():
             if native not in env.table and native.const_value is not None:
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
                 value.weight = value.parameter = True
 
     def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
-        """Adds an input of the model, with its unit."""
+        """Adds an input of the ONNX model to the dataflow, with its unit if it is float32."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
         value.default = native.const_value is not None
@@ -143,7 +153,7 @@ class OnnxValues(FlowBuilder):
             value.unit = self.boundary_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
-        """Adds the read that the output ``index`` of the model is, with its unit."""
+        """Adds to the dataflow the read by output ``index`` of the ONNX model, with its unit if it is float32."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
         unit = NONE
@@ -153,11 +163,13 @@ class OnnxValues(FlowBuilder):
         self.use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:
-        """The value of an attribute, with references to a function's parameters resolved; None when absent."""
+        """The value of an ONNX operator's attribute as onnx_ir has it, from the function's call where it refers to a
+        parameter; None when absent."""
         return self.environments[op.scope].attribute(op.native, name)
 
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
-        """The value of an attribute for readers that know no format: a tensor is a numpy array."""
+        """The value of an ONNX operator's attribute for readers that know no format: as `attribute`, but a tensor is a
+        numpy array."""
         value = self.attribute(op, name)
         if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
             plain: AttributeValue = value
@@ -167,7 +179,8 @@ class OnnxValues(FlowBuilder):
 
 
 def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, int]) -> list[Type]:
-    """(container, element type) of each output by the types of the inputs; ``("", "")`` where onnx infers none."""
+    """(container, element type) of each output of an ONNX node, as onnx infers it from the types ``inputs`` of its
+    inputs; ``("", "")`` for an output of which it infers none. ``opsets``: domain -> version."""
     unknown = [("", "")] * len(node.outputs)
     domain = "" if node.domain == "ai.onnx" else node.domain
     if node.domain not in ONNX_DOMAINS:
@@ -186,8 +199,8 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
 
 
 def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
-    """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
-    type."""
+    """What onnx's inference is told of a value: the type ``kind`` with the shape that the file annotates, as inference
+    may ask for the rank. What the file annotates where the element type of ``kind`` is unknown."""
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -199,27 +212,28 @@ def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
 
 
 def _type_of_proto(proto: onnx.TypeProto) -> Type:
-    """Container and element type of a type as the file writes it; a map is ("other", "")."""
+    """(container, element type) of an ONNX TypeProto; ("other", "") for a map."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
 
 CALLER = "its value comes from the caller"
 BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+"""Types of attributes that hold the bodies of an operator."""
 
 
 def body_types(op: Op) -> str:
-    """For the dataflow of a file: why an operator with bodies that is no If, Loop or Scan keeps its types."""
+    """The reason why, in an ONNX dataflow, an operator with bodies that is no If, Loop or Scan keeps its types."""
     return f"the types of its body are part of {op.kind}"
 
 
 def _types_by_list(op: Op) -> frozenset[str]:
-    """For the dataflow of a file: the types that a user's list may admit for an operator without a schema: only for
-    domains other than ONNX's."""
+    """The types that a user's list may admit for an ONNX operator without a schema: the low types, or none where its
+    domain is ONNX's own."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
 def _holds_bodies(node: ir.Node) -> bool:
-    """Whether an attribute of an ONNX node is a graph, or stands for one."""
+    """Whether an attribute of an ONNX node holds graphs, or refers to a function's parameter that does."""
     for attribute in node.attributes.data.values():  # noqa: SIM110  asked of every node: any() would make a generator
         if attribute.type in BODIES:
             return True
@@ -227,18 +241,19 @@ def _holds_bodies(node: ir.Node) -> bool:
 
 
 class OnnxOperators(OnnxValues):
-    """Reads nodes without bodies, one at a time: their slots, units and results."""
+    """Reads the nodes of an ONNX model, but for bodies, one at a time: their slots, units and results."""
 
     def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
-        """What nodes of an operator with so many inputs and outputs have in common."""
+        """Makes the `Form` of ONNX nodes of an operator with so many inputs and outputs, and notes it in ``env``."""
         kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self.flow.opset or 1)
-        control = has(kind, "control_flow") or (domain, op_type) in self._called
+        control = has(kind, "control_flow") or (domain, op_type) in self._functions
         slots = slots_of(domain, op_type, opset, inputs, outputs)
-        found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
-        return found
+        made = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
+        return made
 
     def operator(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
-        """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""
+        """Reads one ONNX node into ``op``, whose inputs are there already: its results, slots and units, and who reads
+        its inputs. True where it has bodies, which the caller has yet to read."""
         found = form.slots
         if found is None:
             self.flow.unknown_kinds.add(op.kind)
@@ -258,15 +273,20 @@ class OnnxOperators(OnnxValues):
             if len(units) == 2:
                 self.flow.merge(units)
         if op.kind == "Cast":
-            self.flow.given_cast(op, self.low)
+            self.flow.mark_given_cast(op, self.low)
         return False
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
-        """Types the outputs of one slot, and makes its unit if the slot is float32."""
+        """Reads one slot of an ONNX node: its type, its unit if that is float32, the reads of its inputs, the type of
+        its outputs. Notes a conflict where it does not admit a low type that it has.
+
+        The first input of known type gives the type, else `_output_type`. ``version``: since_version of the operator's
+        schema; ``opset``: that is in force for it."""
         values, uses, inputs = self.flow.values, self.flow.uses, op.inputs
         for position in slot.inputs:
-            if inputs[position] != NONE and (dtype := values[inputs[position]].dtype):
-                container = values[inputs[position]].container
+            if inputs[position] != NONE and values[inputs[position]].dtype:
+                typed = values[inputs[position]]
+                container, dtype = typed.container, typed.dtype
                 break
         else:
             container, dtype = self._output_type(op, node, slot)
@@ -293,8 +313,10 @@ class OnnxOperators(OnnxValues):
             value.dtype, value.container, value.unit = dtype, container, unit
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
-        """Adds a read of a slot of type ``dtype`` by a container or a value of another type, which is noted as a
-        conflict."""
+        """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
+        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict.
+
+        ``unit``: of the slot, NONE if it is not float32; ``position``: of the value among the inputs."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
@@ -307,11 +329,13 @@ class OnnxOperators(OnnxValues):
         self.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
-        """(container, element type) of outputs that no input of the slot types."""
+        """(container, element type) of the outputs of an ONNX node's slot in which no input has a known type: by the
+        schema, an attribute, onnx's inference or the file's annotation, ("", "") where none of them says it."""
         if slot.literal is not None:
             return slot.literal
         if op.kind in LINKED and op.inputs and op.inputs[0] != NONE:
-            container = next((c for c, _ in slot.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
+            makes_container = LINKED[op.kind][1] in ("S", "O")
+            container = next((c for c, _ in slot.admits if c), "") if makes_container else ""
             return container or self._inferred(op, node)[0][0], self.flow.values[op.inputs[0]].dtype
         if op.kind in STASHED and slot.slot == "U":
             return "", type_numbered(self.attribute(op, "stash_type") or 1)
@@ -332,8 +356,10 @@ class OnnxOperators(OnnxValues):
         return "", ""
 
     def _named_type(self, op: Op) -> Type | None:
-        """(container, element type) that an attribute names; where it is absent that of the operand that the operator
-        follows, else float32. None for a QuantizeLinear without one: its zero point has the type."""
+        """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names.
+
+        Where it is absent: that of the operand that the operator follows (a DequantizeLinear its scale), else float32;
+        None for a QuantizeLinear, whose zero point has the type."""
         named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6
@@ -347,16 +373,20 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
-        gives."""
+        """Reads an ONNX Constant: its result is a weight where the numbers are in the node, else a value that stays as
+        it is, as a function's caller gives the attribute."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True
         else:
-            dtype = "int64" if {"value_int", "value_ints"} & set(node.attributes) else FLOAT32
-            dtype = "string" if {"value_string", "value_strings"} & set(node.attributes) else dtype
+            dtype = FLOAT32  # value_float, value_floats
+            if {"value_int", "value_ints"} & set(node.attributes):
+                dtype = "int64"
+            if {"value_string", "value_strings"} & set(node.attributes):
+                dtype = "string"
             given = self.attribute(op, "value") if tensor is not None else None
-            dtype = dtype_name(given.dtype) if given is not None else dtype
+            if given is not None:
+                dtype = dtype_name(given.dtype)
             weight = not any(a.is_ref() for a in node.attributes.values())
         value = self.make(node.outputs[0], scope.id, env, dtype, producer=op.id)
         value.weight = weight
@@ -367,8 +397,8 @@ class OnnxOperators(OnnxValues):
     def _opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
-        """Reads an operator of unknown schema (``found``: None), or whose types are its own business: float32 in and
-        out stays so, for the reason ``why``."""
+        """Reads an ONNX operator whose float32 inputs and outputs stay so, for the reason ``why``: one without a schema
+        (``found`` is None), or one whose bodies have its types (``found``: its slots)."""
         named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:
@@ -385,16 +415,18 @@ class OnnxOperators(OnnxValues):
                 value.unit = self.fixed_slot(op, f"out{position}", why, named)
 
     def _known_types(self, op: Op, node: ir.Node, found: NodeSlots | None) -> list[Type]:
-        """(container, element type) of the outputs: by what their slots read, else by onnx's inference."""
+        """(container, element type) of the outputs of an ONNX node with bodies or without a schema: by what their slots
+        (``found``, None without a schema) read or the schema says; by onnx's inference if that leaves one unknown."""
         known = [("", "")] * len(node.outputs)
         for slot in found.slots if found is not None else ():
             read = [self.flow.values[op.inputs[i]] for i in slot.inputs if op.inputs[i] != NONE]
+            types = [(value.container, value.dtype) for value in read if value.dtype]
             for position in slot.outputs:
-                known[position] = next(((v.container, v.dtype) for v in read if v.dtype), slot.literal or ("", ""))
+                known[position] = types[0] if types else slot.literal or ("", "")
         return known if all(dtype for _, dtype in known) else self._inferred(op, node)
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
-        """Types of the node's outputs as onnx infers them from the types of its inputs."""
+        """(container, element type) of an ONNX node's outputs as onnx infers them from the types of its inputs."""
         read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
         opsets = self.environments[op.scope].opsets
         return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

@@ -30,20 +30,20 @@ LONG = 1 << 10  # bytes behind the names: of more no second node has the same, a
 NUMBERS = frozenset(
     (AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING)
 )
-"""Types of attributes of which one object is made for all that are equal."""
+"""Types of attributes that hold numbers or text, of which one object is made for all that are equal."""
 
 INPUT, OUTPUT, NAME = 0x0A, 0x12, 0x1A  # tags of fields of a NodeProto
 NAMES = frozenset((INPUT, OUTPUT, NAME))
 
 
 class Kind:
-    """What the serialized nodes of one kind have in common: all but their names.
+    """What the NodeProtos of one kind have in common: all but their names.
 
     Attributes:
         proto: one of the nodes.
         op_type: their operator.
-        heavy: whether it may hold a tensor or a body: something else than numbers and texts.
-        shared: whether other nodes may be of the same kind: those that are not heavy, and have no metadata.
+        heavy: whether an attribute holds a tensor or a body, and not numbers or text.
+        shared: whether other nodes may be of this kind: it is not heavy, and has no metadata.
     """
 
     __slots__ = ("heavy", "op_type", "proto", "shared")
@@ -55,33 +55,35 @@ class Kind:
 
 
 Parts = tuple[list[bytes], list[bytes], bytes, Kind]
-"""The names of a node's inputs and outputs, its own, and what else it has."""
+"""A node taken apart: (names of its inputs, of its outputs, its own name, what else it has), as in the file's bytes; a
+name that is left out is b""."""
 
 
 class PartsReader:
-    """Takes nodes apart, those of a heavy operator field by field: their bytes may be many.
+    """Takes NodeProtos of one graph apart: from their bytes, those of a heavy operator, whose bytes may be many, field
+    by field.
 
-    ``orderly``: False after a node that cannot be: with a name of 16 KiB, or fields in another order than that of their
-    numbers."""
+    ``orderly``: False once a node could not be: one with a name of 16 KiB, or with fields in another order than that of
+    their numbers."""
 
     def __init__(self) -> None:
         self.orderly = True
-        self._kinds: dict[bytes, Kind] = {}
-        self._heavy: dict[str, bool] = {}
+        self._kinds: dict[bytes, Kind] = {}  # bytes of a node behind its names -> its kind
+        self._heavy: dict[str, bool] = {}  # operator -> whether one of its nodes was heavy
 
-    def of(self, node: NodeProto) -> Parts:
-        """The parts of a serialized node (inputs, outputs, name, kind); of one that cannot be taken apart the kind
-        alone is right."""
+    def parts(self, node: NodeProto) -> Parts:
+        """The parts of a NodeProto; of one that cannot be taken apart (`orderly` is False then) the kind alone is
+        right."""
         if self._heavy.get(node.op_type, True):
-            kind = self._kind_of_first(node)
-            if self._heavy[kind.op_type]:
-                return _names_as_bytes(node.input), _names_as_bytes(node.output), _names_as_bytes([node.name])[0], kind
+            kind = Kind(node)
+            if self._heavy.setdefault(kind.op_type, kind.heavy):  # the first node of an operator decides
+                return (*_node_names(node), kind)
         data = node.SerializeToString()
         inputs: list[bytes] = []
         outputs: list[bytes] = []
         name, at, end = b"", 0, len(data)
-        while at < end and (field := data[at]) in NAMES:
-            length = data[at + 1]
+        while at < end and data[at] in NAMES:
+            field, length = data[at], data[at + 1]
             at += 2
             if length >= 0x80:  # seven bits a byte, the lowest first
                 if data[at] >= 0x80:
@@ -97,17 +99,11 @@ class PartsReader:
             else:
                 name = text
         rest = data[at:] if end - at <= LONG else b""
-        return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
+        return inputs, outputs, name, self._kinds.get(rest) or self._new_kind(node, rest, inputs, outputs, name)
 
-    def _kind_of_first(self, node: NodeProto) -> Kind:
-        """The kind of a node whose operator is heavy or new: a new operator's first node shows whether it is heavy."""
-        kind = Kind(node)
-        self._heavy.setdefault(kind.op_type, kind.heavy)
-        return kind
-
-    def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
-        """The kind of a node whose bytes behind the names (``rest``) were not met before; none of its names may occur
-        in them."""
+    def _new_kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
+        """The kind of a NodeProto whose bytes behind its names (``rest``, b"" for long ones) were not met before, kept
+        for nodes that have the same. Compares the names found with the node's: one found less stands in ``rest``."""
         kind = Kind(node)
         found = len(inputs), len(outputs), bool(name)
         if found != (len(node.input), len(node.output), bool(node.name)):
@@ -118,12 +114,17 @@ class PartsReader:
         return kind
 
 
+def _node_names(node: NodeProto) -> tuple[list[bytes], list[bytes], bytes]:
+    """The names of a NodeProto's inputs, of its outputs, and its own, as bytes."""
+    return _names_as_bytes(node.input), _names_as_bytes(node.output), _names_as_bytes([node.name])[0]
+
+
 def _names_as_bytes(names: Iterable[str]) -> list[bytes]:
-    """Names as bytes, as the file has them (protobuf gives a name that is no UTF-8 as bytes already)."""
+    """Names of a NodeProto as bytes, as the file has them; protobuf gives one that is not UTF-8 as bytes already."""
     return [name if isinstance(name, bytes) else name.encode() for name in names]
 
 
-DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is written out: more is a damaged file
+DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is made dense: more is a damaged file
 HOLDING = (
     AttributeProto.TENSOR,
     AttributeProto.TENSORS,
@@ -131,30 +132,28 @@ HOLDING = (
     AttributeProto.GRAPH,
     AttributeProto.GRAPHS,
 )
+"""Types of attributes that hold tensors or bodies."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A graph, its opsets by domain, its attributes that hold a tensor or bodies, its Constant nodes, and all nodes as
-    they were then, taken apart; None where one of them cannot be."""
+    """What one graph of a ModelProto (the main graph, a body, a function) holds, found in one walk over its nodes;
+    edits of the proto make it out of date."""
 
     graph: GraphProto | FunctionProto
-    opsets: Mapping[str, int]
-    attributes: list[AttributeProto]
-    constants: list[NodeProto]
-    parts: list[Parts] | None
+    opsets: Mapping[str, int]  # by domain, "" for that of the standard operators
+    attributes: list[AttributeProto]  # those that hold tensors or bodies
+    constants: list[NodeProto]  # Constant nodes
+    parts: list[Parts] | None  # all nodes, taken apart; None where one cannot be
 
     def nodes(self) -> Iterable[Parts]:
-        """The parts of every node in this graph."""
+        """The parts of every NodeProto in this graph, in order, also where not all can be taken apart fast."""
         if self.parts is not None:
             return self.parts
-        return (
-            (_names_as_bytes(n.input), _names_as_bytes(n.output), _names_as_bytes([n.name])[0], Kind(n))
-            for n in self.graph.node
-        )
+        return ((*_node_names(node), Kind(node)) for node in self.graph.node)
 
     def tensors(self) -> Iterator[TensorProto]:
-        """The tensors in it, without those of its bodies."""
+        """The TensorProtos in this graph: initializers, and those of attributes; none of its bodies."""
         if isinstance(self.graph, GraphProto):
             yield from self.graph.initializer
         for attribute in self.attributes:
@@ -165,7 +164,8 @@ class Holder:
 
 
 def holders(proto: ModelProto) -> list[Holder]:
-    """Every graph, in the order of `walk.all_graphs`; of a large model all but a few nodes hold nothing."""
+    """A Holder for every graph of a ModelProto, in the order of `walk.all_graphs`: the main graph, functions,
+    bodies."""
     opsets = _opsets(proto)
     waiting: list[tuple[GraphProto | FunctionProto, Mapping[str, int]]] = [(proto.graph, opsets)]
     waiting += [(function, {**opsets, **_opsets(function)}) for function in proto.functions]
@@ -182,17 +182,18 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 
 def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
-    """An ONNX model's opset by domain; that of the standard operators is empty, whatever name the file has for it."""
+    """The opset imports of a model or function: domain -> version; the domain of the standard operators is "", whatever
+    name the file has for it."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in owner.opset_import}
 
 
 def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
-    """Every stored tensor: initializers and attributes, of bodies and functions too."""
+    """Every TensorProto that a model stores, by the `holders` of all of its graphs: initializers and attributes."""
     return (tensor for holder in held for tensor in holder.tensors())
 
 
 def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Holder:
-    """What a graph holds, found in one walk over its nodes.
+    """The Holder of one graph of a ModelProto.
 
     An attribute that refers to one of a function (``ref_attr_name``) holds nothing itself. A sparse tensor counts in a
     Constant alone, whose ``value`` it becomes dense (`_densify`); in another operator nothing takes its place.
@@ -200,7 +201,7 @@ def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Hol
     reader, nodes = PartsReader(), list[Parts]()
     held = Holder(graph, opsets, [], [], nodes)
     for node in graph.node:
-        parts = reader.of(node)
+        parts = reader.parts(node)
         nodes.append(parts)
         kind = parts[3]
         if kind.op_type == "Constant" and node.domain in ("", "ai.onnx"):
@@ -216,19 +217,24 @@ def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Hol
 
 
 def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str], list[Holder]]:
-    """Repairs a proto in place, whose graphs are ``held``; what was done, and these as they are now. Raises AmpError
-    AMP102 for what makes no sense."""
+    """Repairs a ModelProto in place, whose `holders` are ``held``: constants that are defined twice, sparse tensors.
+
+    Returns (a sentence for each repair, the holders as they are then). Raises AmpError AMP102 for a sparse tensor that
+    makes no sense; ``where``: how that names the file."""
     said = _settle_duplicates(proto.graph, held[0].constants)
     held = holders(proto) if said else held
     count = sum(_densify(holder, where) for holder in held)
-    tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
-    said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
-    return said, holders(proto) if count else held
+    if count:
+        tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
+        said.append(f"{count} {tensors} stored dense, as ONNX Runtime holds them")
+        held = holders(proto)
+    return said, held
 
 
 def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[str]:
-    """One definition for each constant: the one that ONNX Runtime uses, which reads initializers, then Constant nodes,
-    then sparse initializers, and lets the last one win."""
+    """Removes all definitions of a constant from a GraphProto but the one that ONNX Runtime uses, which reads
+    initializers, then Constant nodes, then sparse initializers, and lets the last one win. Returns a sentence for each
+    name. ``constants``: the graph's Constant nodes."""
     made = [
         *((tensor.name, graph.initializer, tensor) for tensor in graph.initializer),
         *((node.output[0], graph.node, node) for node in constants if node.output),
@@ -249,18 +255,16 @@ def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[st
 
 
 def _densify(holder: Holder, where: str) -> int:
-    """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none. Their number.
-
-    Raises AmpError AMP102 for one that makes no sense.
-    """
+    """Makes the sparse tensors of one graph in a ModelProto dense, in place, as ONNX Runtime does when it loads them:
+    onnx_ir has none. Returns how many there were. Raises AmpError AMP102 for one that makes no sense."""
     count, graph = 0, holder.graph
     if isinstance(graph, GraphProto):
         count = len(graph.sparse_initializer)
-        graph.initializer.extend(_written_out(sparse, where) for sparse in graph.sparse_initializer)
+        graph.initializer.extend(_dense_tensor(sparse, where) for sparse in graph.sparse_initializer)
         del graph.sparse_initializer[:]
     for attribute in holder.attributes:
         if attribute.type == AttributeProto.SPARSE_TENSOR:
-            dense = _written_out(attribute.sparse_tensor, where)
+            dense = _dense_tensor(attribute.sparse_tensor, where)
             attribute.Clear()
             attribute.name, attribute.type = "value", AttributeProto.TENSOR
             attribute.t.CopyFrom(dense)
@@ -268,8 +272,9 @@ def _densify(holder: Holder, where: str) -> int:
     return count
 
 
-def _written_out(sparse: SparseTensorProto, where: str) -> TensorProto:
-    """A sparse tensor written out; its indices are flat, or a row of coordinates each. Raises AmpError AMP102."""
+def _dense_tensor(sparse: SparseTensorProto, where: str) -> TensorProto:
+    """The dense TensorProto of a sparse one, whose indices are flat, or a row of coordinates each. Raises AmpError
+    AMP102 for indices and shapes that make no sense, and beyond `DENSE_LIMIT`."""
     name, shape = sparse.values.name, tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)

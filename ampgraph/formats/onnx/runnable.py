@@ -36,24 +36,26 @@ if TYPE_CHECKING:
 FLOAT = ir.DataType.FLOAT
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
 TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision")
+"""Attributes that hold the number of a type in which an operator computes or gives its output."""
 DEFAULT_OPSET = 17  # of the standard operators, for a model that imports others alone
-Uses = Iterable[tuple[ir.Node, int]]
+Uses = Iterable[tuple[ir.Node, int]]  # (node, which of its inputs)
 
 
 class OnnxStrictEditor:
-    """The verbs of strict runs, on handles of the dataflow: what is low becomes float32, rounded where it is made.
+    """The verbs by which strict runs edit an ONNX model, on handles of its dataflow: what is low becomes float32,
+    rounded to the low type where it is made.
 
     Readers, outputs of graphs among them, read the same names as before; a rounded value's handle stands for what its
-    readers read. Used in a `with` statement."""
+    readers read. Used in a `with` statement. ``done``: called at its end."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, done: Callable[[], None]) -> None:
         self._flow, self._done = flow, done
         if not flow.opset:
             model.opset_imports[""] = DEFAULT_OPSET  # the Casts need the standard operators
         self._opset = opset = flow.opset or DEFAULT_OPSET
-        self._to = {name: type_attribute("to", name, opset) for name in (FLOAT32, *LOW)}  # many nodes share one
+        self._to = {name: type_attribute("to", name, opset) for name in (FLOAT32, *LOW)}  # Cast's, by type: all share
         self._fresh = FreshNames(all_names(model, flow))
-        self._first: dict[ir.Graph, ir.Node | None] = {}  # the first node that was there
+        self._first: dict[ir.Graph, ir.Node | None] = {}  # graph -> its first node of the file, None for an empty one
 
     def __enter__(self) -> OnnxStrictEditor:
         return self
@@ -64,11 +66,12 @@ class OnnxStrictEditor:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """Has the operator of a low value compute in float32, and all its readers read the result rounded, in float32:
-        a pair of Casts stands behind it.
+        """In a strict run, has the readers of a low value read what its operator makes in float32, rounded, as float32:
+        puts a pair of Casts, to the value's low type and back, behind the operator.
 
-        ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts, not of the
-        one behind them. ``sums``: where its kernel accumulates in the low type."""
+        ``stays_low``: the value's name, and the output of the graph that it is, go to the low value between the Casts,
+        else to the one behind them. ``sums``: how a kernel that accumulates in the low type adds up, so that the nodes
+        of `computed_again` come in front of the Casts; None for one that does not."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -85,8 +88,11 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """Has the readers of a value that stays low read it as float32: a Cast stands behind what makes it, before all
-        nodes for an input or weight. ``stays_low`` as in `round_all`; inputs and weights always do."""
+        """In a strict run, has the readers of a value that stays low read it as float32: a Cast stands behind what
+        makes it, before all nodes for an input or weight.
+
+        ``stays_low``: whether the low value keeps its name, and its place as output of the graph (so that no Cast is
+        made if no node reads it), or the Cast's result has them; it must be true for inputs and weights."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -103,7 +109,8 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """Has an operator read the low type itself, through a Cast, at a position whose value is float32 by now."""
+        """In a strict run, has an operator that needs the low type ``dtype`` read it at an input whose value is float32
+        by now: puts a Cast in front of it."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -112,19 +119,21 @@ class OnnxStrictEditor:
         node.replace_input_with(position, cast.outputs[0])
 
     def store_float32(self, value: Value) -> None:
-        """Makes a stored tensor float32, with the same numbers; nothing for a value without one."""
+        """In a strict run, makes a low initializer float32, with the same numbers; nothing for any other value."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
-        """A Cast of ``value`` to type ``to``, in no graph yet, whose result is called ``name``."""
+        """For a strict run: a new Cast of ``value`` to type ``to``, in no graph yet, whose result is called
+        ``name``."""
         node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
         node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
         return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Places a node in front of all nodes of the file, behind those placed so before."""
+        """For a strict run: puts a new node in front of all nodes of the file, behind those that were put there
+        before."""
         first = self._first.setdefault(graph, next(iter(graph), None))
         if first is None:
             graph.append(node)
@@ -132,8 +141,9 @@ class OnnxStrictEditor:
             graph.insert_before(first, node)
 
     def _hand_over(self, value: Value, uses: Uses, wide: ir.Value, given_out: ir.Value) -> None:
-        """Has ``uses`` read ``wide``; where the value was an output of its graph, ``given_out`` takes its place,
-        declared alike."""
+        """For a strict run: has ``uses`` read ``wide`` instead of a value, and, where the value is an output of its
+        graph, makes ``given_out`` that output, declared alike. The handle stands for ``given_out`` from then on, for
+        ``wide`` where ``given_out`` is the old value itself."""
         old: ir.Value = value.native
         for node, place in uses:
             node.replace_input_with(place, wide)
@@ -149,7 +159,8 @@ class OnnxStrictEditor:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def compute_float32(self, op: Op) -> None:
-        """Changes attributes that name a low type to float32, and low tensors in attributes to float32 ones."""
+        """In a strict run, has an operator compute in float32: changes attributes that name a low type, and low tensors
+        in attributes, to float32."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
             kind = attribute.type
@@ -166,7 +177,8 @@ class OnnxStrictEditor:
                 attributes[name] = ir.AttrTensors(name, tensors)
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """Makes a CastLike the Cast to ``dtype`` that it stands for."""
+        """In a strict run, makes a CastLike the Cast to ``dtype`` that it stands for, as types of what it reads change;
+        nothing for any other operator."""
         node: ir.Node = op.native
         if node.op_type == "CastLike":
             node.op_type = "Cast"
@@ -177,12 +189,12 @@ class OnnxStrictEditor:
     # -- types --------------------------------------------------------------------------------------------------------
 
     def declare_float32(self, value: Value) -> None:
-        """Declares a low input or output float32, inside containers too."""
+        """In a strict run, declares a low input or output of a graph float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:
-        """Removes annotations of what a graph makes and stores, out of date once types have changed: a runtime infers
-        types and shapes anew."""
+        """In a strict run, removes types and shapes of what a graph makes and stores, but for its inputs and outputs:
+        they are out of date once types have changed, and a runtime infers them anew."""
         graph: ir.Graph = scope.native
         stored = (value for value in graph.initializers.values() if not value.is_graph_input())
         for value in (*stored, *(value for node in graph for value in node.outputs)):
@@ -191,12 +203,13 @@ class OnnxStrictEditor:
 
 
 def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """A low tensor in float32, exactly."""
+    """For a strict run: a low ONNX tensor as float32, with the same numbers, name and description."""
     return ir.Tensor(tensor.numpy().astype("float32"), name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """In a graph written for strict runs: a low element type becomes float32, inside containers too."""
+    """For a strict run: a type of onnx_ir with float32 in the place of a low element type, inside containers too; any
+    other type, and None, as it is."""
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         return type(kind)(_wide_type(kind.elem_type))  # type: ignore[arg-type]
     if isinstance(kind, (ir.TensorType, ir.SparseTensorType)) and kind.dtype in LOW_TYPES:
@@ -204,13 +217,14 @@ def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     return kind
 
 
-DEFAULT = ("", "ai.onnx")
+DEFAULT = ("", "ai.onnx")  # names of the domain of the standard operators
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """For a file that a runtime takes: the model without functions; its own are changed.
+    """The ONNX model with its functions inlined, for a runtime that knows none; opsets of the functions in ``model``
+    itself may be changed.
 
-    One of another opset whose operators are the same in the model's is taken over as it is, any other is converted.
+    A function of another opset whose operators are the same in the model's is inlined as it is, any other is converted.
     Raises AmpError AMP502 where onnx cannot do that.
     """
     _align_opsets(model)
@@ -219,7 +233,9 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
-    """Functions of another opset converted to the model's and inlined."""
+    """The ONNX model with its functions, which are of another opset, converted to the model's and inlined.
+
+    Raises AmpError AMP502 where onnx cannot convert one."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except RuntimeError:  # onnx raises nothing better; it asks for types of all that a function reads
@@ -232,7 +248,8 @@ def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
 
 
 def _align_opsets(model: ModelProto) -> None:
-    """Raises functions to the model's opset where none of their operators differs between the two."""
+    """Makes functions of an ONNX model import its own opset of the standard operators, where all of those that they
+    hold are the same in both."""
     own = next((item.version for item in model.opset_import if item.domain in DEFAULT), 0)
     for function in model.functions:
         for item in function.opset_import:
@@ -241,14 +258,14 @@ def _align_opsets(model: ModelProto) -> None:
 
 
 def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
-    """Whether all standard operators of a function are the same version in both opsets, ``ours`` and ``theirs``, so
-    that it can be inlined."""
+    """Whether all standard operators of an ONNX function are the same version in both opsets, ``ours`` and ``theirs``,
+    so that it can be inlined."""
     kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
     return all(same_version(kind, ours, theirs) for kind in kinds)
 
 
 def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """All nodes of an ONNX file's graph, those of bodies included."""
+    """Some NodeProtos, each followed by those of its bodies."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -257,46 +274,50 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 class RunnableOnnx(EditableGraph):
-    """What an ONNX graph is asked for by runs in float32 on a CPU, whole or in parts."""
+    """The part of an ONNX graph that runs in float32 on a CPU ask: its file, whole or of some operators, and copies."""
 
     model: ir.Model
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """Slots that hold two types, and types that a slot does not admit; mostly told without a dataflow."""
+        """Sentences on slots of an ONNX model that hold two types, and on types that a slot does not admit; empty for a
+        model without. Most models without are known by their annotations, without making a dataflow."""
         return [] if not self._made and types_agree(self.model) else super().conflicts(low)
 
-    def _of(self, model: ir.Model) -> Self:
-        """The class's own graph over another native model."""
+    def _with_model(self, model: ir.Model) -> Self:
+        """A graph of this ONNX graph's own class over another onnx_ir model."""
         return type(self)(model)  # type: ignore[arg-type]  # the class of the whole graph takes a model
 
     def flat(self) -> Self:
-        """The graph without functions, itself where there are none: their formals have no types to rewrite."""
+        """The ONNX graph with its functions inlined, whose inputs have no types in the file that could be rewritten;
+        itself, no copy, where it has no functions. Raises AmpError AMP502 where onnx cannot inline one."""
         if not self.model.functions:
             return self
         folder = self.folder()
         flat = inlined(onnx_io.to_proto(self.model))
-        return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))
+        return self._with_model(onnx_io.deserialize(flat, Path(folder) if folder else None))
 
     def copied(self) -> Self:
-        """A copy to edit; stored tensors are shared."""
-        return self._of(self.model.clone())
+        """A copy of the ONNX graph to edit; stored tensors are shared."""
+        return self._with_model(self.model.clone())
 
     def declared(self) -> tuple[Sequence[Declared], Sequence[Declared]]:
-        """Inputs and outputs as the file annotates them, stored inputs included."""
+        """(inputs, outputs) as the ONNX file annotates them; inputs with a stored default are among them."""
         main = self.model.graph
         return [_as_declared(value) for value in main.inputs], [_as_declared(value) for value in main.outputs]
 
     def folder(self) -> str:
-        """Where the data files of the model are; empty where it has none."""
+        """The absolute path of the folder of the ONNX model's data files; "" where it has none."""
         first = next(onnx_io.external_tensors(self.model), None)
         return "" if first is None else str(Path(first.base_dir).resolve())
 
     def outside(self, value: Value) -> bool:
-        """Whether the bytes of a stored tensor lie in a data file."""
+        """Whether the bytes of an ONNX value's stored tensor lie in a data file; no for one that is rounded from a
+        tensor in a data file, and for a value that is not stored."""
         return isinstance(stored_tensor(value.native), ir.ExternalTensor)
 
     def content(self) -> bytes:
-        """The file of a graph without functions, as a runtime takes it; weights in files beside it stay there."""
+        """The bytes of the .onnx file of a graph without functions, as a runtime takes it; weights in data files stay
+        there."""
         main, model = self.model.graph, self.model
         stored = main.initializers.values()
         return graph_file(model.ir_version, model.opset_imports, main.inputs, main.outputs, main, stored)
@@ -304,15 +325,14 @@ class RunnableOnnx(EditableGraph):
     def part(
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
     ) -> bytes:
-        """The file of some operators in a row, of all for None, with the weights that they read but for those ``fed``.
+        """The bytes of an .onnx file of some operators of the main graph, with the weights that they read.
 
-        ``reads``: its inputs, ``makes``: its outputs."""
+        ``ops``: in the order of the graph, None for all; ``reads``: the file's inputs; ``makes``: its outputs; ``fed``:
+        names of weights that are left out."""
         nodes = list(self.model.graph) if ops is None else [op.native for op in ops]
         own = {*(value.native for value in reads), *(value for node in nodes for value in node.outputs)}
-        wanted = dict.fromkeys(
-            value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None
-        )
-        stored = [v for v in wanted if v not in own and v.name not in fed and v.const_value is not None]
+        read = dict.fromkeys(value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None)
+        stored = [v for v in read if v not in own and v.name not in fed and v.const_value is not None]
         inputs = [value.native if value.native.is_graph_input() else _session_port(value) for value in reads]
         opsets = self.model.opset_imports
         imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
@@ -321,30 +341,35 @@ class RunnableOnnx(EditableGraph):
         )
 
     def branch(self, op: Op, attribute: str) -> Self:
-        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights.
+        """A body of an ONNX If as a graph of its own, with the values that both bodies read from outside as its inputs,
+        and stored tensors among them as weights.
 
         ``attribute``: ``then_branch`` or ``else_branch``. What the If captures must be tensors of known types; their
         shapes are left open, since a run brings its own.
         """
         body, outer = op.native.attributes[attribute].as_graph(), captured(op.native)
-        types = {value.native: value for value in self.dataflow().values}
+        values = {value.native: value for value in self.dataflow().values}
         stored = [v for v in outer if v.const_value is not None and not v.is_graph_input()]
         inputs = [v for v in outer if v not in stored]
         weights, opsets = [*body.initializers.values(), *stored], dict(self.model.opset_imports)
         view = ir.GraphView(inputs, list(body.outputs), nodes=list(body), initializers=weights, opset_imports=opsets)
         graph = view.clone()
         for value, source in zip(graph.inputs, inputs, strict=True):
-            value.type, value.shape = native_type("", types[source].dtype), None
-        return self._of(ir.Model(graph, ir_version=self.model.ir_version))
+            value.type, value.shape = native_type("", values[source].dtype), None
+        return self._with_model(ir.Model(graph, ir_version=self.model.ir_version))
 
     def sites(self, flat: Self) -> tuple[Site, ...]:
-        """The nodes of the main graph of ``flat``, under the names that they have here."""
+        """The nodes of the main graph of ``flat``, in order, each with where it comes from in this ONNX graph.
+
+        ``flat``: this graph with its functions inlined."""
         return read_sites(self.model, flat.model)
 
     def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> list[Switched]:
-        """Makes itself strict, with an input `SWITCHES` that says of each node whether its roundings are done.
+        """Makes this low ONNX graph strict in place, with an input `SWITCHES` that says of each node whether its
+        roundings are done, and returns what each element of the input switches.
 
-        ``reference``: the model that it was made from; both are without functions. Returns what each switch is for."""
+        ``reference``: the graph that it was converted from; both are without functions. ``make_strict``: writes the
+        roundings into a graph."""
         parts = LowParts.of(self.model, self.dataflow())
         make_strict(self)
         found = with_switches(self.model, reference.model, parts)
@@ -352,16 +377,18 @@ class RunnableOnnx(EditableGraph):
         return found
 
     def strict_editor(self, flow: Dataflow) -> OnnxStrictEditor:
-        """An editor over the newest dataflow of a graph without functions."""
+        """An editor that makes an ONNX graph without functions strict. Raises StaleDataflow where ``flow`` is not of
+        this graph, or from before an edit."""
         self.require_newest(flow)
         return OnnxStrictEditor(self.model, flow, self.edited)
 
 
 def _session_port(value: Value) -> ir.Value:
-    """A value of the graph as input or output of a file for a session."""
+    """A value of an ONNX dataflow as input or output of a file for a session: its name and type, without a shape;
+    float32 where its type is unknown."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 
 def _as_declared(value: ir.Value) -> Declared:
-    """A graph input or output as the caller sees it: name, container, type, sizes, whether it has a stored default."""
+    """An input or output of an ONNX graph as the file declares it; its shape is empty where the file declares none."""
     return Declared(value.name or "", *declared_type(value), tuple(sizes(value.shape or ())), value.is_initializer())

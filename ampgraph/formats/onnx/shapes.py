@@ -169,7 +169,7 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
             proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
             outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(GRAPH_INPUT, text_bytes(INFO_NAME, value.name or ""), *key))
+            large.append(infos.entry(GRAPH_INPUT, text_bytes(INFO_NAME, value.name or ""), *key))
     return with_nodes(outline, model.graph, large)
 
 

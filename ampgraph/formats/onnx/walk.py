@@ -1,4 +1,5 @@
-"""Every graph of an ONNX model, what bodies read from outside, and copies."""
+"""Every graph of an ONNX model, what bodies read from outside, and copies. A body is the graph in an attribute of an
+If, Loop, Scan or another operator."""
 
 from __future__ import annotations
 
@@ -6,28 +7,31 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from ...core.walk import reached
+from ...core.walk import reachable
 
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def outermost(model: ir.Model) -> list[ir.Graph]:
-    """The main graph, and the graphs of the functions."""
+    """The main graph of an ONNX model, and the graphs of its functions; no bodies."""
     return [model.graph, *(function.graph for function in model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, the functions' graphs, and the bodies in them at any depth."""
-    return reached(
-        outermost(model), lambda graph: [body for node in graph if node.attributes.data for body in bodies(node)]
-    )
+    """The main graph of an ONNX model, the functions' graphs, and the bodies in them at any depth, each once."""
+
+    def bodies_in(graph: ir.Graph) -> list[ir.Graph]:
+        return [body for node in graph if node.attributes.data for body in bodies(node)]
+
+    return reachable(outermost(model), bodies_in)
 
 
 _NO_BODIES: tuple[ir.Graph, ...] = ()
 
 
 def bodies(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs inside a node, in the order of its attributes."""
+    """The bodies of an onnx_ir node, in the order of its attributes; empty for most operators, and for bodies that a
+    function's caller gives."""
     found: list[ir.Graph] | None = None
     for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
         kind = attribute.type
@@ -38,23 +42,28 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """The values that the bodies of an onnx_ir node read from outside, once each."""
+    """The values that the bodies of an onnx_ir node read from outside, once each, in the order of reading; empty for a
+    node without bodies."""
     found = bodies(node)
     return list(dict.fromkeys(value for body in found for value in _captured_by(body))) if found else []
 
 
 def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Values that a body in the file reads and does not define, with those of bodies inside it; one may come twice."""
+    """The values that a body in an ONNX file reads and does not define, with those that bodies inside it read from
+    outside of it; one may come twice. The body must be sorted."""
     own = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
-        inner = [value for body in bodies(node) for value in _captured_by(body)]
-        yield from (value for value in (*node.inputs, *inner) if value is not None and value not in own)
+        by_bodies = [value for body in bodies(node) for value in _captured_by(body)]
+        yield from (value for value in (*node.inputs, *by_bodies) if value is not None and value not in own)
         own.update(node.outputs)
     yield from (value for value in graph.outputs if value not in own)
 
 
 def copied(model: ir.Model) -> ir.Model:
-    """A copy, its nodes in the same order; stored tensors are shared. Raises ValueError for a cycle."""
+    """A copy of an ONNX model, its nodes in the same order, sorted or not; stored tensors are shared.
+
+    onnx_ir copies sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a
+    cycle, with the model as it was."""
     graphs = list(all_graphs(model))
     if all(map(is_sorted, graphs)):
         return model.clone()
@@ -73,7 +82,8 @@ def copied(model: ir.Model) -> ir.Model:
 
 
 def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node of a file's graph stands behind those that it reads, its bodies included."""
+    """Whether every node of an ONNX graph stands behind those of this graph that it or its bodies read. The order
+    inside of its bodies is not looked at."""
     seen: set[ir.Node] = set()
     for node in graph:
         for value in (*node.inputs, *captured(node)):
@@ -85,6 +95,6 @@ def is_sorted(graph: ir.Graph) -> bool:
 
 
 def _reorder(graph: ir.Graph, order: Sequence[ir.Node]) -> None:
-    """Puts the nodes of a file's graph into ``order``, which has to hold all of them."""
+    """Puts the nodes of an ONNX graph into ``order``, which has to hold all of them."""
     graph.remove(order)
     graph.extend(order)

@@ -20,13 +20,14 @@ from .walk import bodies, outermost
 
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
 NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-"""Attributes of a Constant that hold no tensor."""
-InFile = ir.serde.TensorProtoTensor
+"""Attributes of a Constant that hold numbers and no tensor -> the type of the tensor that they mean."""
+InFile = ir.serde.TensorProtoTensor  # a tensor whose numbers are in the model's file
 FLOAT = ir.DataType.FLOAT.value
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor behind an initializer or a Constant node's output."""
+    """The tensor of an ONNX initializer or of a Constant node's output; None for any other value, and for a Constant of
+    text or whose numbers the caller of a function gives."""
     node = native.producer()
     if node is None:
         return native.const_value
@@ -41,7 +42,7 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
 
 
 def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """Puts a tensor behind an initializer or a Constant."""
+    """Makes ``tensor`` that of an ONNX initializer or of a Constant, by its output; the value's annotation stays."""
     node = native.producer()
     if node is None:
         native.const_value = tensor
@@ -52,24 +53,24 @@ def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
 
 @lru_cache(maxsize=1 << 10)
 def frozen_shape(dims: tuple[int, ...]) -> ir.Shape:
-    """The one shape of all tensors that have it."""
+    """The onnx_ir shape of these dimensions, one object for all tensors of that shape."""
     return ir.Shape(dims, frozen=True)
 
 
 def dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """The shape, without the object that onnx_ir makes of it at every look."""
+    """The dimensions of an ONNX tensor, without the object that onnx_ir makes of them at every look."""
     if type(tensor) is InFile:  # asked first: onnx_ir's classes are protocols, of which `isinstance` is slow to say no
         return tuple(tensor.raw.dims)
     return tensor.dims if isinstance(tensor, RoundedTensor) else tuple(tensor.shape.numpy())
 
 
 def size(tensor: ir.TensorProtocol) -> int:
-    """How many elements a tensor has."""
+    """How many elements an ONNX tensor has."""
     return math.prod(dims(tensor))
 
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
-    """How many bytes a tensor takes, as it is stored."""
+    """How many bytes an ONNX tensor takes in the file, or in its data file."""
     if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
@@ -78,21 +79,21 @@ def nbytes(tensor: ir.TensorProtocol) -> int:
 
 
 def flat(tensor: ir.TensorProtocol) -> Array:
-    """The elements in one dimension; a view where the tensor is mapped or raw."""
+    """The elements of an ONNX tensor in one dimension; a view where they are raw bytes of the file or a mapped one."""
     if type(tensor) is InFile and is_raw_float(tensor.raw):
         return np.frombuffer(tensor.raw.raw_data, "<f4")
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
 
 def is_raw_float(proto: onnx.TensorProto) -> bool:
-    """Whether a tensor is of float32, in the bytes of the model's file."""
+    """Whether a TensorProto holds float32 numbers as raw bytes, not in the list of floats or a data file."""
     return proto.data_type == FLOAT and proto.HasField("raw_data")
 
 
 def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The tensors of initializers and of Constant nodes, in bodies and functions too, each with the value that it is
-    behind. One walk over the nodes."""
-    waiting = outermost(model)
+    """The stored tensors of an ONNX model: (value, tensor) of each initializer and Constant, also in bodies and
+    functions."""
+    waiting = outermost(model)  # bodies are added to it while it is walked
     for graph in waiting:
         yield from ((v, v.const_value) for v in graph.initializers.values() if v.const_value is not None)
         for node in graph:
@@ -104,13 +105,14 @@ def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
 
 
 class OnnxWeights:
-    """Reads stored tensors of an ONNX model for the dataflow, piece by piece."""
+    """The `WeightReader` of ONNX models: reads stored tensors for the dataflow, piece by piece."""
 
     def __init__(self) -> None:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
-        """Number of elements, 0 where nothing is stored."""
+        """How many elements an ONNX value has stored; 0 for a value that is not stored. Sizes are kept, as edits of
+        stored tensors do not change them."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -119,7 +121,8 @@ class OnnxWeights:
         return known
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The whole tensor if it has at most ``limit`` elements, else None."""
+        """The stored tensor of an ONNX value, in its shape; None where it has more than ``limit`` elements, and for a
+        value that is not stored."""
         if self.size(value) > limit:
             return None
         tensor = stored_tensor(value.native)
@@ -128,25 +131,29 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        """The tensor's elements, flat, in pieces that fit the memory; nothing where nothing is stored."""
+        """The stored elements of an ONNX value in one dimension, in pieces that fit the memory; none for a value that
+        is not stored."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
         yield from pieces(flat(tensor))
 
     def key(self, value: Value) -> object:
-        """Equal for values that share one stored tensor (a function's constant, seen from each of its calls)."""
+        """A key that is equal for ONNX values that share one stored tensor: a function's constant, seen from each of
+        its calls."""
         return value.native
 
 
 class RoundedTensor(ir.LazyTensor):
-    """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
+    """A float32 tensor of an ONNX model that is rounded to ``dtype`` (nearest, ties to even) each time it is read, and
+    never held rounded.
 
-    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. ``factor``: it is
-    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite.
+    ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below ``floor`` become
+    ``floor`` first: only for masks, where the plan says so; None for no floor. ``factor``: elements are multiplied by
+    it, a number near one, and rounded once; those that overflow by it are rounded without it.
     """
 
-    __slots__ = ("dims", "factor", "floor", "low", "source")
+    __slots__ = ("dims", "factor", "floor", "low", "source")  # ``low``: the numpy type of what it gives
 
     def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0) -> None:
         self.source, self.low, self.floor, self.factor = source, STORED_TYPES[dtype], floor, factor
@@ -157,30 +164,33 @@ class RoundedTensor(ir.LazyTensor):
             frozen_shape(self.dims),
             name=source.name,
             doc_string=source.doc_string,
-            metadata_props=dict(said) if (said := source.metadata_props) else None,
+            metadata_props=dict(source.metadata_props) or None,
         )
 
     def __repr__(self) -> str:
-        """The tensor's fields as text; LazyTensor would print the function that makes it."""
+        """The rounded tensor as text: type, shape, name. LazyTensor's own prints the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        """The whole tensor rounded, as onnx_ir asks a LazyTensor for it."""
+        """The whole rounded tensor in its shape: what onnx_ir calls to get the numbers of a LazyTensor."""
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of a short tensor that is only rounded (no floor, no factor); b"" for any other."""
-        source, plain = self.source, self.floor is None and self.factor == 1.0
-        if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
+        """The float32 bytes of the source, if it has at most `SHORT` elements as raw bytes of the file and is only
+        rounded (no floor, no factor); b"" for any other."""
+        source = self.source
+        if self.floor is not None or self.factor != 1.0:
             return b""
-        return source.raw.raw_data if is_raw_float(source.raw) else b""
+        if type(source) is not InFile or not is_raw_float(source.raw) or math.prod(self.dims) > SHORT:
+            return b""
+        return source.raw.raw_data
 
     def tobytes(self) -> bytes:
         """The rounded elements as bytes; LazyTensor's own would hold the tensor in memory from then on."""
         return self.whole().tobytes()
 
     def whole(self) -> Array:
-        """All elements, rounded, in one piece."""
+        """All elements, rounded, in one dimension and one piece."""
         kept, start = np.empty(math.prod(self.dims), self.low), 0
         for part in self.chunks():
             kept[start : start + part.size] = part
@@ -188,12 +198,13 @@ class RoundedTensor(ir.LazyTensor):
         return kept
 
     def chunks(self) -> Iterator[Array]:
-        """The rounded elements piece by piece, each of which holds until the next one is asked for."""
+        """The rounded elements in one dimension, piece by piece; each piece is overwritten by the next one."""
         return Rounder(self.low, self.floor, self.factor).parts(flat(self.source))
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
-    """The raw little-endian bytes of a tensor, in pieces, each of which holds until the next one is asked for."""
+    """The raw little-endian bytes of an ONNX tensor, in pieces; each piece is overwritten by the next one. A large
+    tensor in a data file or one to be rounded is never in memory as a whole."""
     if isinstance(tensor, RoundedTensor):
         yield from (part.view(np.uint8).data for part in tensor.chunks())
     elif isinstance(tensor, ir.ExternalTensor) and tensor.dtype.bitwidth >= 8:
@@ -203,19 +214,24 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
-    """The rounded bytes of those tensors that are short and only rounded, by ``id`` of the tensor.
+    """``id`` of a tensor -> its rounded bytes, for those RoundedTensors among ``tensors`` that are short and only
+    rounded (`RoundedTensor.short_source`); the others are left out.
 
     All of a type are rounded at once: the calls that round one take longer than its few numbers do.
     """
-    sources: dict[DType, dict[int, bytes]] = {}
+    sources: dict[DType, dict[int, bytes]] = {}  # type to round to -> id of a tensor -> its float32 bytes
     for tensor in tensors:
-        if type(tensor) is RoundedTensor and (data := tensor.short_source()):
-            sources.setdefault(tensor.low, {})[id(tensor)] = data
-    return {key: data for low, known in sources.items() for key, data in _rounded_parts(known, low)}
+        if type(tensor) is RoundedTensor:  # no subclass: they round in another way
+            data = tensor.short_source()
+            if data:
+                sources.setdefault(tensor.low, {})[id(tensor)] = data
+    return {key: data for low, of_type in sources.items() for key, data in _round_at_once(of_type, low)}
 
 
-def _rounded_parts(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int, memoryview]]:
-    """The rounded bytes of every source, under its key. ``sources``: elements of float32, little-endian."""
+def _round_at_once(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int, memoryview]]:
+    """Rounds several short ONNX tensors in one call: (key, rounded bytes) of each.
+
+    ``sources``: key -> the little-endian float32 elements; ``low``: the type to round to."""
     whole = np.frombuffer(b"".join(sources.values()), "<f4")
     rounded = np.empty(whole.size, low)
     Rounder(low).round(whole, rounded)
@@ -226,7 +242,7 @@ def _rounded_parts(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int,
         start = end
 
 
-STEPS = 64  # low numbers that are tried on both sides
+STEPS = 64  # low numbers that are tried on each side of a variance, mean or bias
 
 
 class NormParameters:
@@ -234,26 +250,28 @@ class NormParameters:
 
     y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
     the low type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is
-    taken that leaves factor and shift closest to what float32 parameters give."""
+    taken that leaves factor and shift closest to what float32 parameters give. ``sources``: the four in float32, in
+    that order, each of one element a channel; ``epsilon``: the norm's; ``dtype``: the low type."""
 
     def __init__(self, sources: list[ir.TensorProtocol], epsilon: float, dtype: str) -> None:
         self.sources, self.epsilon, self.low = sources, epsilon, LOW_TYPES[dtype]
 
     @cached_property
     def rounded(self) -> list[Array]:
-        """The four in the low type; plainly rounded where that is not finite."""
+        """Scale, bias, mean and variance in the low type; each rounded by itself if any of them is not finite then."""
         with np.errstate(over="ignore"):
             plain = [flat(source).astype(self.low) for source in self.sources]
         if not all(np.isfinite(part.astype(np.float64)).all() for part in plain):
             return plain
         scale, bias, mean, var = (flat(source).astype(np.float64) for source in self.sources)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            factor = scale / np.sqrt(var + self.epsilon)
-            near = self._neighbours(var)
-            scales = self._low(factor * np.sqrt(near + self.epsilon))
-            low_scale, low_var = _closest_pairs(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
-            factors = low_scale / np.sqrt(low_var + self.epsilon)
+            factor = scale / np.sqrt(var + self.epsilon)  # y = x * factor + shift
             shift = bias - factor * mean
+            variances = self._neighbours(var)
+            scales = self._low(factor * np.sqrt(variances + self.epsilon))
+            errors = scales / np.sqrt(variances + self.epsilon) - factor
+            low_scale, low_var = _closest_pairs(scales, variances, errors)
+            factors = low_scale / np.sqrt(low_var + self.epsilon)
             means, biases = self._neighbours(mean), self._neighbours(bias)
             biases = np.concatenate([self._low(shift + factors * means), biases])
             means = np.concatenate([means, self._low((biases[len(means) :] - shift) / factors)])
@@ -261,12 +279,13 @@ class NormParameters:
         return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
 
     def _low(self, numbers: Array) -> Array:
-        """The numbers rounded to the low type."""
+        """A norm's float64 numbers rounded to the low type, as float64."""
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """For each number its own low number, then those around it by distance; its own again in place of one that is
-        not finite or of another sign."""
+        """Low numbers to try for a norm's parameter, as float64 of shape [1 + 2 * STEPS, channels]: the nearest one,
+        then those below and above it by distance; the nearest again in place of one that is not finite or of another
+        sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -277,17 +296,19 @@ class NormParameters:
 
 
 def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
-    """For a norm's parameters, rounded together: for each channel the pair (first, second) of least error, the
-    earliest."""
+    """For a norm's parameters, rounded together: in each column (a channel) of three arrays of one shape, the numbers
+    of ``first`` and ``second`` in the row of least absolute error, the earliest of several."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
     return first[best], second[best]
 
 
 class NormTensor(RoundedTensor):
-    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself, of which a
-    norm's parameters have neither floor nor factor; ``place``: 0 the scale, 1 the bias, 2 the mean, 3 the variance;
-    ``dtype``: the low type."""
+    """One of an ONNX norm's four parameters, which are rounded together.
+
+    ``plain``: the same rounded by itself, whose source and name it takes; a norm's parameters have neither floor nor
+    factor, as floors are of masks and factors of products' operands. ``parameters``: the four; ``place``: which of them
+    it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
@@ -295,26 +316,31 @@ class NormTensor(RoundedTensor):
         self.name = plain.name
 
     def chunks(self) -> Iterator[Array]:
-        """One piece: all its elements, rounded together with the other three parameters of the norm."""
+        """All elements of the norm's parameter in one piece, rounded together with the other three."""
         yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
-    """The stored operand of a product of which each row makes a channel: a row's elements are rounded together, so that
-    they keep their sum. ``plain``: the same rounded by itself; ``dtype``: the low type."""
+    """The stored operand of an ONNX product of which each row makes a channel of the result, as a Conv's weight: a
+    row's elements are rounded together, so that they keep their sum.
+
+    ``plain``: the same rounded by itself, whose source, name and factor it takes; it has no floor, as a mask does;
+    ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
     def chunks(self) -> Iterator[Array]:
-        """The rounded elements, some whole rows at a time."""
+        """As of `RoundedTensor`, whole rows at a time, each with its sum kept; a row with a number that is not finite
+        before or after rounding is rounded number by number."""
         data = flat(self.source)
         return Rounder(self.low, factor=self.factor).rows(data, max(1, data.size // max(1, self.dims[0])))
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
-    """Rounds each row of a product's stored operand together; False where it has none that was rounded."""
+    """Has each row of an ONNX product's second operand (a Conv's weight) rounded so that it keeps its sum; False, and
+    nothing changes, where that is no stored tensor that was rounded to ``dtype`` before."""
     value = node.inputs[1]
     tensor = None if value is None else stored_tensor(value)
     if value is None or not isinstance(tensor, RoundedTensor) or tensor.low != LOW_TYPES[dtype]:
@@ -324,7 +350,8 @@ def round_channels(node: ir.Node, dtype: str) -> bool:
 
 
 def round_together(node: ir.Node, dtype: str) -> bool:
-    """Rounds the stored parameters of a norm together; False where it has no four that were rounded."""
+    """Has the scale, bias, mean and variance of an ONNX BatchNormalization rounded together, so that their errors
+    cancel; False, and nothing changes, where not all four are stored tensors that were rounded to ``dtype`` before."""
     values = [value for value in node.inputs[1:5] if value is not None]
     tensors = [stored_tensor(value) for value in values]
     plain = [tensor for tensor in tensors if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype]]

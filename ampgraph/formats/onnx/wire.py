@@ -19,7 +19,7 @@ from onnx.helper import make_opsetid
 from .native import holds_maps, to_proto, value_info
 from .weights import InFile, RoundedTensor, dims, is_raw_float, nbytes, short_rounded, tensor_chunks
 
-# fields of a NodeProto, then of a ModelProto and its graph, of a tensor, and of what is said of a value
+# tags of fields of a NodeProto, then of a ModelProto and its graph, of a TensorProto, and of a ValueInfoProto
 INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOC, DOMAIN, OVERLOAD, METADATA = (
     bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 6, 7, 8, 9)
 )
@@ -31,8 +31,10 @@ PLAIN = "ampgraph.plain"
 """Where the main graph of onnx_ir remembers that no value has annotations of quantization, and no node any of devices:
 to find them takes a look at each."""
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+"""Fields of a ModelProto whose numbers are below the graph's."""
 BEHIND_VALUES = ("quantization_annotation", "metadata_props")
-TOGETHER = 256  # stored tensors of which the short ones are rounded together: 4 MiB of float32 at most
+"""Fields of a GraphProto whose numbers are above those of its value infos."""
+TOGETHER = 256  # stored tensors of which the short ones are rounded at once: 4 MiB of float32 at most
 
 
 def graph_file(
@@ -43,7 +45,8 @@ def graph_file(
     nodes: Iterable[ir.Node],
     stored: Iterable[ir.Value],
 ) -> bytes:
-    """The bytes of a ModelProto. ``stored``: values with tensors; references to data files stay references."""
+    """The bytes of a ModelProto of one graph, without metadata. ``imports``: domain -> opset; ``stored``: values with
+    tensors, which are its initializers; references to data files stay references."""
     rest = GraphProto(name="graph")
     rest.input.extend(value_info(value) for value in inputs)
     rest.output.extend(value_info(value) for value in outputs)
@@ -57,17 +60,16 @@ def graph_file(
 
 
 def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[bytes] = ()) -> bytes:
-    """The file of a model, and of nodes of its graph, without metadata, and ``more`` of its fields: who reads it merges
-    the two parts."""
+    """The bytes of the model ``outline`` with these nodes in its graph, without their metadata, and ``more`` entries of
+    the graph, as bytes: a second GraphProto, which every reader of protobuf merges with the outline's."""
     body = [*NodeWriter().written(nodes), *more]
     return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
 def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterator[bytes | memoryview]:
-    """The pieces of the file of a whole model: the bytes of `to_proto`, without the objects in between. A piece holds
-    until the next one is asked for.
-
-    ``finish`` has the last word on what is said of the model as a whole."""
+    """The file of a whole ONNX model, in pieces: the bytes that `to_proto` serializes to, without the objects in
+    between; each piece may be overwritten by the next one. ``finish``: may change the fields of the model, but for its
+    graph, before they are written."""
     if PLAIN not in model.graph.meta or holds_maps(model) or model.functions:
         proto = to_proto(model)
         finish(proto)
@@ -87,9 +89,8 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     pieces.append(first.SerializeToString())
     pieces += _tensor_entries([value for value in stored if value.const_value is not None])
     pieces.append(outline.graph.SerializeToString(deterministic=True))
-    pieces += (
-        infos.said(value, text_bytes(INFO_NAME, value.name or "")) for value in stored if value.name not in inputs
-    )
+    own = (value for value in stored if value.name not in inputs)
+    pieces += (infos.annotation(value, text_bytes(INFO_NAME, value.name or "")) for value in own)
     pieces += infos.results
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
@@ -104,7 +105,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
 
 
 def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
-    """Moves fields that are set from one message to another, so that they are not written twice."""
+    """Moves those of these fields that are set from one ONNX message to another, so that they are not written twice."""
     for field in fields:
         if source.HasField(field):
             setattr(target, field, getattr(source, field))
@@ -112,7 +113,8 @@ def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target:
 
 
 class _Outline:
-    """A model, or its graph, as it looks without nodes and stored tensors."""
+    """An onnx_ir model, or its graph, as onnx_ir serializes it: all of its attributes, but no nodes and no stored
+    tensors."""
 
     initializers: Mapping[str, ir.Value] = MappingProxyType({})
 
@@ -134,20 +136,20 @@ class _Outline:
 
 
 class NodeWriter:
-    """Writes nodes: the fields of a NodeProto in their order, attributes and names once each.
+    """Writes onnx_ir nodes as bytes: the fields of a NodeProto in their order; each attribute and name is encoded once.
 
-    ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither. ``result`` is given each
-    value that a node makes, and its name as the first field of what may be said of it, while both are at hand."""
+    ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither. ``result``: called with
+    each value that a node makes and the name field of its ValueInfoProto, in the order of the nodes."""
 
     def __init__(self, metadata: bool = False, result: Callable[[ir.Value, bytes], None] | None = None) -> None:
         self._metadata, self._result = metadata, result
-        self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
-        self._notes: dict[tuple[str, ...], bytes] = {}
-        self._attributes: dict[int, bytes] = {}  # by identity, for many nodes may have one
-        self._met: list[ir.Attr] = []  # these: one that is gone might give its identity to another
+        self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}  # (domain, operator, overload) -> `_kind`
+        self._metadata_fields: dict[tuple[str, ...], bytes] = {}  # keys, then values, of metadata -> its fields
+        self._attributes: dict[int, bytes] = {}  # `id` of an attribute, which many nodes may share -> its field
+        self._kept: list[ir.Attr] = []  # these attributes: one that is gone might give its `id` to another
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
-        """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
+        """The entry of each onnx_ir node in a graph, as bytes. They are yielded as they come, so iterate to the end."""
         kinds, names, attributes, result = self._kinds, _EncodedNames(), self._attributes, self._result
         for node in nodes:
             content, text, name = b"", b"", ""
@@ -171,63 +173,67 @@ class NodeWriter:
             content += before
             for attribute in node.attributes.data.values():
                 content += attributes.get(id(attribute)) or self._attribute(attribute)
-            content += self._said(node, behind) if self._metadata else behind
+            content += self._with_metadata(node, behind) if self._metadata else behind
             yield NODE + number_bytes(len(content)) + content
 
     def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
-        """The bytes of a node before its attributes and behind them, for a kind that was not met before."""
+        """(fields of a NodeProto in front of its attributes, fields behind them) for the (domain, operator, overload)
+        of ``key``: the operator, then domain and overload; kept in `_kinds`."""
         domain, op_type, overload = key
         behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
         found = self._kinds[key] = text_bytes(KIND, op_type), behind
         return found
 
     def _attribute(self, attribute: ir.Attr) -> bytes:
-        """The entry of an attribute that is met for the first time."""
+        """The attribute field of a NodeProto for an attribute, encoded and kept in `_attributes`."""
         proto = AttributeProto()
         if attribute.is_ref():
             ir.serde.serialize_reference_attribute_into(proto, attribute)
         else:
             ir.serde.serialize_attribute_into(proto, attribute)
-        self._met.append(attribute)
+        self._kept.append(attribute)
         found = self._attributes[id(attribute)] = message_bytes(ATTRIBUTE, proto)
         return found
 
-    def _said(self, node: ir.Node, behind: bytes) -> bytes:
-        """The fields of a node that stand behind its attributes, as bytes: ``behind`` with doc string and metadata."""
+    def _with_metadata(self, node: ir.Node, behind: bytes) -> bytes:
+        """All fields of a NodeProto behind its attributes: ``behind`` (domain and overload) with the doc string in
+        front of them and the metadata after them."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
         props = node.metadata_props
         if not props:
             return behind
-        notes = *props, *props.values()
-        if notes not in self._notes:
-            entries = (StringStringEntryProto(key=key, value=note) for key, note in sorted(props.items()))
-            self._notes[notes] = b"".join(message_bytes(METADATA, entry) for entry in entries)
-        return behind + self._notes[notes]
+        texts = *props, *props.values()
+        if texts not in self._metadata_fields:
+            entries = (StringStringEntryProto(key=key, value=text) for key, text in sorted(props.items()))
+            self._metadata_fields[texts] = b"".join(message_bytes(METADATA, entry) for entry in entries)
+        return behind + self._metadata_fields[texts]
 
 
 class _EncodedNames(dict[ir.Value | None, bytes]):
-    """The ``input`` field of nodes by the value that is read, encoded once: `NodeWriter.written` enters what nodes
-    make; graph inputs, initializers and None, an operand that is left away, are entered when first read."""
+    """Value that a node reads -> the input field of a NodeProto, encoded once; None, an input that is left out, has an
+    empty name. `NodeWriter.written` puts in what nodes make, the others come in when they are first read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
-        text = self[value] = text_bytes(INPUT, (value.name or "") if value is not None else "")
-        return text
+        """Encodes the name of a graph input, an initializer or None, which no node makes."""
+        name = "" if value is None else value.name or ""
+        field = self[value] = text_bytes(INPUT, name)
+        return field
 
 
 def message_bytes(tag: bytes, message: Message) -> bytes:
-    """A field that is a message: its tag, its length, its content."""
+    """A protobuf field that holds a message: its tag, its length, its content."""
     content: bytes = message.SerializeToString(deterministic=True)
     return tag + number_bytes(len(content)) + content
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
-    """A field that is a text, as protobuf writes it."""
+    """A protobuf field that holds a text: its tag, its length, its UTF-8 bytes."""
     return tag + sized(text)
 
 
 def sized(text: str) -> bytes:
-    """A text's bytes with their length in front, as protobuf writes them."""
+    """The UTF-8 bytes of a text with their length in front, as protobuf writes them behind a tag."""
     content = text.encode()
     return number_bytes(len(content)) + content
 
@@ -247,15 +253,16 @@ def number_bytes(number: int) -> bytes:
 
 
 def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes | RoundedTensor]:
-    """The entries of initializers; of rounded ones no object is made, and their heads are written once each. Of a long
-    one what is in front of its bytes, then the tensor, which is rounded when they are written."""
-    heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}
+    """The initializer entry of a GraphProto for each value, all of which have tensors, as bytes. Of rounded tensors no
+    protobuf object is made, and the fields in front of their names are encoded once a type and shape; of a long one
+    come the entry up to its data, then the tensor, which is rounded while it is written."""
+    heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}  # (type, dimensions) -> these two fields
     for start in range(0, len(values), TOGETHER):
         some = values[start : start + TOGETHER]
         short = short_rounded(value.const_value for value in some)
         for value in some:
             tensor, name = value.const_value, value.name
-            assert tensor is not None  # asked for where there is one
+            assert tensor is not None
             tensor.name = name
             if type(tensor) is InFile and is_raw_float(tensor.raw) and not tensor.metadata_props:
                 yield message_bytes(INITIALIZER, tensor.raw)
@@ -273,14 +280,14 @@ def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes | RoundedTenso
 
 
 class InfoWriter:
-    """Writes what is said of tensors: a name and a type, each type once."""
+    """Writes ValueInfoProtos of tensors as bytes, and encodes each type and shape once."""
 
     def __init__(self) -> None:
-        self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}
+        self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
-    def of(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """The entry in a field of a graph; ``named``: the field of its name, ``shape``: None where nothing is said of
-        it."""
+    def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
+        """A field of a GraphProto (``field``: its tag) that holds a ValueInfoProto. ``named``: its name field;
+        ``shape``: None to say nothing of the shape."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()
@@ -292,34 +299,34 @@ class InfoWriter:
 
 
 class _ValueInfos(InfoWriter):
-    """What the file says of values. A shape is looked at once: many values share one, and none changes while the
-    file is written."""
+    """Writes the value_info entries of a GraphProto. Each shape object is looked at once: many values share one, and
+    while a file is written none changes, frozen or not, and the model keeps all of them alive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._plain: dict[int, tuple[int, ...] | None] = {}  # by `id` of a shape, which the model keeps; see _numbers
-        self.results: list[bytes] = []
+        self._sizes: dict[int, tuple[int, ...] | None] = {}  # `id` of a shape -> `_fixed_sizes`
+        self.results: list[bytes] = []  # entries of the results of nodes, in their order
 
     def result(self, value: ir.Value, named: bytes) -> None:
-        """Keeps what is said of a node's result, unless the graph's outputs say it."""
+        """Adds the value_info entry of a node's result, unless it is an output: those have theirs in the outputs."""
         if not value.is_graph_output():
-            self.results.append(self.said(value, named))
+            self.results.append(self.annotation(value, named))
 
-    def said(self, value: ir.Value, named: bytes) -> bytes:
-        """The bytes that annotate a value; empty where the file says nothing of it."""
+    def annotation(self, value: ir.Value, named: bytes) -> bytes:
+        """The value_info entry of a value, b"" where the model annotates nothing of it. ``named``: the name field."""
         kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
         if not value.name or (kind is None and shape is None and not more):
             return b""
         if type(kind) is ir.TensorType and not (more or kind.denotation):
             if shape is None:
-                return self.of(VALUE_INFO, named, kind.dtype, None)
-            numbers = self._plain[id(shape)] if id(shape) in self._plain else self._numbers(shape)
+                return self.entry(VALUE_INFO, named, kind.dtype, None)
+            numbers = self._sizes[id(shape)] if id(shape) in self._sizes else self._fixed_sizes(shape)
             if numbers is not None:
-                return self.of(VALUE_INFO, named, kind.dtype, numbers)
+                return self.entry(VALUE_INFO, named, kind.dtype, numbers)
         return message_bytes(VALUE_INFO, ir.serde.serialize_value(value))
 
-    def _numbers(self, shape: ir.Shape) -> tuple[int, ...] | None:
-        """A shape of numbers alone, of which nothing more is said; None for another."""
-        plain = shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
-        found = self._plain[id(shape)] = shape.numpy() if plain else None
+    def _fixed_sizes(self, shape: ir.Shape) -> tuple[int, ...] | None:
+        """The sizes of a shape that has numbers alone and no denotations; None for another; kept in `_sizes`."""
+        fixed = shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
+        found = self._sizes[id(shape)] = shape.numpy() if fixed else None
         return found

@@ -17,9 +17,9 @@ from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.low_types import numpy_type
 from ...oplists.traits import has, traits
-from .painted import Numbers, is_line, is_picture, pictures, sound, spectrum
+from .painted import RandomNumbers, draw_pictures, draw_sound, draw_spectrum, is_line, is_picture
 from .roles import InputReader, Reading
-from .sizes import GraphInput, Place, Sizes, channels_last, last_parts, reads_text_lines, sounds
+from .sizes import GraphInput, Place, Sizes, is_channels_last, is_sound_name, last_slices, reads_text_lines
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
@@ -34,14 +34,14 @@ class InputFill:
 
     port: GraphInput
     shape: tuple[int, ...]
-    kind: str
-    note: str
-    first: int = 0
+    kind: str  # which branch of `Generator._draw_input` makes it
+    note: str  # for the report
+    first: int = 0  # of whole numbers, both included
     last: int = 0
-    pad: int | None = None
-    inverted: bool = False
-    table: Table | None = None
-    seen: tuple[int, ...] = ()  # the shape that makes it a picture, for the first product, if that is another
+    pad: int | None = None  # of indices: stands in the tail that a mask hides
+    inverted: bool = False  # a mask whose ones hide
+    table: Table | None = None  # means and deviations that a scaler behind the input undoes
+    seen: tuple[int, ...] = ()  # the picture's shape that the first product reads, where that is not ``shape``
 
 
 class Generator:
@@ -51,15 +51,15 @@ class Generator:
         self, flow: Dataflow, ports: Sequence[GraphInput], seed: int, dims: Mapping[str, int] | None = None,
         learnt: Mapping[Place, int] | None = None,
     ) -> None:  # fmt: skip
-        """``dims`` and ``learnt``: as `Sizes` has them."""
+        """``ports``: the inputs to make; ``dims``: sizes by dimension, the user's; ``learnt``: by place, from runs."""
         self.seed, self.flow = seed, flow
-        turned = {port.name for port in ports if len(port.shape) == 4 and channels_last(flow, port.value)}
-        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text_lines(flow), last_parts(flow), turned)
+        turned = {port.name for port in ports if len(port.shape) == 4 and is_channels_last(flow, port.value)}
+        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text_lines(flow), last_slices(flow), turned)
         reader = InputReader(flow, self.sizes.size)
-        self.sources = [self._source(port, reader.read(port.value)) for port in ports]
+        self.sources = [self._fill_for(port, reader.read(port.value)) for port in ports]
 
     def notes(self, count: int) -> tuple[str, ...]:
-        """One line on all, and one on each input."""
+        """Lines for the report on ``count`` generated samples: one on all, and one on each input."""
         lines = [f"inputs were generated: {count} sample{'s' * (count != 1)}, seed {self.seed}"]
         for source in self.sources:
             size = ", ".join(map(str, source.shape))
@@ -67,55 +67,53 @@ class Generator:
         return tuple(lines)
 
     def sample(self, index: int) -> dict[str, Array]:
-        """The feeds of sample ``index``, always the same."""
-        return {source.port.name: self._make(source, index) for source in self.sources}
+        """The feeds of generated sample ``index`` by input, always the same."""
+        return {source.port.name: self._draw_input(source, index) for source in self.sources}
 
     def is_wide(self, index: int) -> bool:
-        """Whether sample ``index`` has an input of plain numbers larger than usual."""
+        """Whether generated sample ``index`` has an input of plain or scaled numbers, drawn larger than usual."""
         scaled = any(source.kind == PLAIN or source.table is not None for source in self.sources)
         return scaled and SCALES[index % len(SCALES)] > 1
 
-    def counts(self) -> bool:
-        """Whether an input is whole numbers of which nothing says what they are for, beside others: of their rows,
-        maybe."""
+    def may_count_rows(self) -> bool:
+        """Whether a generated input may count rows of another one: integers of which nothing says what they are for."""
         return len(self.sources) > 1 and any(source.kind == "counts" for source in self.sources)
 
     def places(self) -> dict[Place, int]:
-        """The sizes that were guessed for generated samples, by input and axis."""
+        """The sizes of generated inputs that the user did not give, guessed or learnt, by input and axis."""
         shapes = {source.port.name: source.shape for source in self.sources}
-        return {(name, axis): shapes[name][axis] for name, axis in self.sizes.open()}
+        return {(name, axis): shapes[name][axis] for name, axis in self.sizes.open_places()}
 
     # -- what each input is -------------------------------------------------------------------------------------------
 
-    def _source(self, port: GraphInput, found: Reading) -> InputFill:
-        """What an input is filled with, by its type, its name and what the graph does with it; AMP503 where nothing can
-        be made."""
+    def _fill_for(self, port: GraphInput, found: Reading) -> InputFill:
+        """How an input is filled, by its type, its name and what the graph does with it (``found``). Raises AmpError
+        AMP503 for no tensor, text, complex numbers, and more than `LARGEST` bytes."""
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
-            what = (
-                "is not a tensor" if not dtype else f"holds {'text' if 'complex' not in dtype else 'complex numbers'}"
-            )
+            holds = "holds complex numbers" if "complex" in dtype else "holds text"
+            what = holds if dtype else "is not a tensor"
             raise AmpError("AMP503", f"input '{port.name}' {what} and cannot be generated", hint="give --data")
         if math.prod(shape) * 8 > LARGEST:
             message = f"input '{port.name}' {list(shape)} is too large to generate"
             raise AmpError("AMP503", message, hint="give --data with what the model really gets")
         if "float" in dtype:
-            return self._float(port, shape, found)
+            return self._float_fill(port, shape, found)
         if dtype == "bool" and not (found.masks or "mask" in name):
             return InputFill(port, shape, "boolean", "random")
         if dtype == "bool" or found.masks or "mask" in name:
-            return self._mask(port, shape, found)
-        return self._integer(port, shape, found)
+            return self._mask_fill(port, shape, found)
+        return self._integer_fill(port, shape, found)
 
-    def _float(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
-        """How a float input is filled: mask, limit, uniform numbers, pictures, sound, rows of a table; the graph's word
-        counts before the name."""
+    def _float_fill(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How a float input is filled, by what the graph says (``found``), its name and its shape, first match: mask,
+        limit, numbers of 0 to 1, steps of time, whole numbers, pictures, sound, numbers about a scaler's means."""
         name = port.name.lower()
         if found.added:
             return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
         if found.masks or "mask" in name:
-            return self._mask(port, shape, found)
+            return self._mask_fill(port, shape, found)
         if found.limit:
             last = 0 if found.limit == "below" else HIGH
             return InputFill(port, shape, "constant", f"{last}, a limit from {found.limit}", last, last)
@@ -129,26 +127,27 @@ class Generator:
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
         kind, note = _kind_of(self.flow, port, shape)
-        if kind == PLAIN and (seen := _as_picture(self.flow, port, shape)):
+        if kind == PLAIN and (seen := _picture_shape(self.flow, port, shape)):
             kind, note = _kind_of(self.flow, port, seen)
             return InputFill(port, shape, kind, note, seen=seen)
-        table = table_of(self.flow, port.value, shape) if shape and kind in REACHED else None
+        table = scaler_table(self.flow, port.value, shape) if shape and kind in REACHED else None
         if table is not None and (table.reaches(REACHED[kind]) or (kind == PLAIN and len(shape) <= 3)):
             note = "about the means that the model takes off, with its deviations, 4 and 1/16 of them"
             return InputFill(port, shape, kind, note, table=table)
         return InputFill(port, shape, kind, note)
 
-    def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
-        """Ones with a tail of zeros, the other way round where one means masked."""
+    def _mask_fill(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How a mask is filled: ones with a tail of zeros, the other way round where one means masked."""
         inverted = found.one_masks
         message = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
         return InputFill(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
 
-    def _integer(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
-        """How an integer input is filled: a size, positions, segments, lengths, indices of a table."""
+    def _integer_fill(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How an integer input is filled: a size, positions, segments, lengths, indices of a table, steps of a
+        schedule, bytes, or small numbers; a name counts before the bounds in ``found``, but for lengths and steps."""
         name, dtype = port.name.lower(), port.dtype
         limit = np.iinfo(dtype)
-        first, last = max(found.first, 0 if found.first <= 0 else found.first), found.last
+        first, last = max(found.first, 0), found.last
         within = f"up to {last} ({found.table})" if found.bounded else ""
         if found.size:
             return InputFill(port, shape, "constant", f"1, as {found.size} takes a size from it", 1, 1)
@@ -181,10 +180,10 @@ class Generator:
 
     # -- and what is fed ----------------------------------------------------------------------------------------------
 
-    def _make(self, source: InputFill, index: int) -> Array:
-        """The array of one input for sample ``index``, in the port's type; the same for a seed on every machine."""
+    def _draw_input(self, source: InputFill, index: int) -> Array:
+        """The array that fills one input in sample ``index``, in the port's type; the same for a seed everywhere."""
         shape, kind = source.shape, source.kind
-        numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
+        numbers = RandomNumbers(self.seed, index, zlib.crc32(source.port.name.encode()))
         if kind == "uniform":
             array = numbers.uniform(shape) + np.float32(2.0**-25)
         elif kind == "step":  # forward, and of part of a second
@@ -194,7 +193,7 @@ class Generator:
         elif source.table is not None:
             array = source.table.rows(numbers, shape, SCALES[index % len(SCALES)])
         elif kind in KINDS:
-            array = made(kind, numbers, source.seen or shape, index)
+            array = draw_kind(kind, numbers, source.seen or shape, index)
         elif kind in ("mask", "added"):
             kept = self._padding_mask(shape, index) != source.inverted
             array = np.where(kept, 0.0, HIDDEN) if kind == "added" else kept
@@ -212,17 +211,18 @@ class Generator:
         return np.asarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape), order="C")
 
     def _padding_mask(self, shape: tuple[int, ...], index: int) -> Array:
-        """A generated mask: a truth value for each place of the last axis: False for padding, the tail of odd samples.
+        """A generated mask of ``shape``: True where it keeps, False for padding: a tail of the last axis, at most half
+        of it, another one in each row of the first axis. Samples of even ``index`` have no padding.
 
         All inputs of one length agree, as a mask and the tokens under it must.
         """
         if not shape:
             return np.ones((), bool)
-        total, rows = shape[-1], shape[0] if len(shape) > 1 else 1
+        total, rows = shape[-1], 1 if len(shape) == 1 else shape[0]
         lengths = np.full(rows, total, np.int64)
         if index % 2:
-            lengths = Numbers(self.seed, index, total).integers((total + 1) // 2, total, (rows,))
-        column = lengths.reshape((rows,) + (1,) * (len(shape) - 1)) if len(shape) > 1 else lengths
+            lengths = RandomNumbers(self.seed, index, total).integers((total + 1) // 2, total, (rows,))
+        column = lengths.reshape((rows,) + (1,) * (len(shape) - 1))
         return np.broadcast_to(np.arange(total) < column, shape)
 
 
@@ -248,8 +248,8 @@ REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
-    """Generated inputs: what a float one holds (a word of `KINDS`) by its name, its shape and the first operators, and
-    what is said of that."""
+    """Generated inputs: what a float one holds, a word of `KINDS`, by its name, ``shape`` and the operators that read
+    it first; and the note on that for the report."""
     if _are_spectra(port, shape):
         return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
     if is_picture(shape):
@@ -257,14 +257,15 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
             return "pixels", "pictures of 0 to 255"
         return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
     length = shape[-1] if shape and len(shape) <= 3 else 0
-    named = sounds(port.name) and length >= SOUND // 10
+    named = is_sound_name(port.name) and length >= SOUND // 10
     if length and (length >= SOUND or named or _is_sound(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
 
 
-def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Generated inputs: the shape in which a product reads one as a picture of one channel; () for none."""
+def _picture_shape(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Generated inputs: the shape to which the model turns one before a product reads it as a picture of one channel;
+    () where none does. ``shape``: the input's own, of as many elements."""
     for op, read in _first_readers(flow, port.value):
         found = tuple(size for size in flow.shape(read) or () if isinstance(size, int))
         if (
@@ -286,19 +287,21 @@ def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
 
 
 def _takes_bytes(flow: Dataflow, value: int) -> bool:
-    """Generated inputs: whether the first arithmetic scales numbers of 0 to 255 down, as models do with pixels."""
+    """Generated inputs: whether a picture is of 0 to 255, as the first operators scale it down: by numbers far from 1,
+    or by a product whose weights are `FAINT`."""
     for op, read in _first_readers(flow, value):
         if has(op.role, "products"):
-            gain = _gain(flow, op)
+            gain = _product_gain(flow, op)
             if gain is not None:
                 return gain < FAINT
-        elif _divides(flow, op, read):
+        elif _scales_far(flow, op, read):
             return True
     return False
 
 
 def _is_sound(flow: Dataflow, value: int) -> bool:
-    """Generated inputs: whether one is sound: a Fourier transform is first, or a product with waves as weights."""
+    """Generated inputs: whether the first operators make one sound: a Fourier transform, or a product that does the
+    same by weights that are waves."""
     for op, _ in _first_readers(flow, value):
         if has(op.role, "transforms"):
             return _are_waves(flow, op) if has(op.role, "products") else True
@@ -306,8 +309,9 @@ def _is_sound(flow: Dataflow, value: int) -> bool:
 
 
 def _are_waves(flow: Dataflow, op: Op) -> bool:
-    """Generated inputs: whether a product's weights are waves along its inner axis, of few frequencies each."""
-    array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
+    """Generated inputs: whether a product's weights are waves, as of a Fourier transform: most outputs are made with
+    few frequencies. Weights that are not stored, or larger than `LARGE`, are none."""
+    array = _stored_numbers(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
     if array is None or array.ndim < 2 or array.dtype.kind != "f":
         return False
     rows = array.T if has(op.role, "multiplies_matrices") else array.reshape(len(array), -1)
@@ -319,7 +323,8 @@ def _are_waves(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
-    """Generated inputs: the first operators that compute with one, and what they read, by moves; nearest first."""
+    """Generated inputs: the operators that compute with an input first, each with the value of it that they read: the
+    input, or what moves, joins, padding and pools make of it, `TOLD` operators deep at most."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()
@@ -333,43 +338,45 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
                 yield op, value
 
 
-def _divides(flow: Dataflow, op: Op, value: int) -> bool:
-    """Generated inputs: whether an operator scales one by 64 or more, or 1/64 or less, as models do with pixels."""
-    factors = _stored(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
+def _scales_far(flow: Dataflow, op: Op, value: int) -> bool:
+    """Generated inputs: whether an operator scales or shifts ``value`` by stored numbers whose largest is 64 or more,
+    or 1/64 or less, as models do with pixels."""
+    factors = _stored_numbers(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
     if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
         return False
     return not 1 / 64 < float(np.abs(np.asarray(factors, np.float64)).max()) < 64
 
 
-def _gain(flow: Dataflow, op: Op) -> float | None:
-    """Scale of generated inputs: the root of the sum of squares of what one output of a product is made with, the
-    median of all outputs.
+def _product_gain(flow: Dataflow, op: Op) -> float | None:
+    """Scale of generated inputs: by how much a product enlarges independent numbers: the norm of the weights of one
+    output, the median over all outputs. None for weights that are not stored, or of fewer than four axes.
 
     Networks keep their numbers about one: where the weights are far below it, what comes in is far above."""
-    array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
+    array = _stored_numbers(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
     if array is None or array.ndim < 4:
         return None
     rows = np.asarray(array, np.float64).reshape(len(array), -1)
     return float(np.median(np.sqrt(np.square(rows).sum(1))))
 
 
-def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
-    """Generated inputs: the numbers of a stored tensor of at most ``most`` elements, else None."""
+def _stored_numbers(flow: Dataflow, value: int, most: int) -> Array | None:
+    """Generated inputs: the numbers of a stored tensor of 1 to ``most`` elements; None for any other value."""
     item = flow.values[value] if value != NONE else None
     if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
         return None
     return flow.weights.array(item, most)
 
 
-def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """float32 numbers of one of `KINDS`; samples differ in content and in size."""
+def draw_kind(kind: str, numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
+    """Generated inputs: float32 numbers of a kind (one of `KINDS`) for sample ``index``, which sets how large they are;
+    pictures need a shape that `is_picture`."""
     if kind == "sound":
-        return sound(numbers, shape, index)
+        return draw_sound(numbers, shape, index)
     if kind == "spectrum":
-        return spectrum(numbers, shape, index)
+        return draw_spectrum(numbers, shape, index)
     if kind == PLAIN:
         return numbers.normal(shape) * np.float32(SCALES[index % len(SCALES)])
-    field = pictures(numbers, shape, index)
+    field = draw_pictures(numbers, shape, index)
     if kind == "pixels":
         whole: Array = np.floor(field * np.float32(255))
         return whole
@@ -387,13 +394,14 @@ SHARE = 0.1  # of a mean, which is the deviation where nothing tells one
 
 @dataclass(frozen=True)
 class Table:
-    """The mean and the deviation of each column or channel, or of all numbers: they broadcast over the input."""
+    """For a generated input that the model standardises: the mean and the deviation of each column or channel, or of
+    all numbers, float32; they broadcast over the input."""
 
     means: Array
     deviations: Array
 
-    def rows(self, numbers: Numbers, shape: tuple[int, ...], scale: float) -> Array:
-        """Numbers of ``shape`` with these means, and ``scale`` times these deviations, in float32."""
+    def rows(self, numbers: RandomNumbers, shape: tuple[int, ...], scale: float) -> Array:
+        """Generated numbers of ``shape``, float32: normal, with these means, and ``scale`` times these deviations."""
         made: Array = self.means + self.deviations * numbers.normal(shape) * np.float32(scale)
         return made.astype(np.float32)
 
@@ -402,12 +410,14 @@ class Table:
         return float(np.max(abs(self.means) + self.deviations)) > size
 
 
-def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
-    """Rows to generate: means and deviations of an input, as the operators behind it undo them; None where none do."""
+def scaler_table(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
+    """Rows to generate: the means and deviations that the first operators behind an input take off again (at most
+    `SCALERS` scales and shifts by stored numbers, ``gain * x + offset`` together); None where none do."""
     gain, offset, steps = np.ones(()), np.zeros(()), 0
     while steps < SCALERS and (found := _first_affine(flow, value, shape)) is not None:
         op, factor, term = found
-        gain, offset, value, steps = gain * factor, offset * factor + term, op.outputs[0], steps + 1
+        gain, offset = gain * factor, offset * factor + term
+        value, steps = op.outputs[0], steps + 1
     if not steps or not offset.any() or not np.all(gain) or not np.all(np.isfinite(offset / gain)):
         return None
     means = -offset / gain
@@ -418,33 +428,34 @@ def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None
 
 
 def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
-    """Generated inputs: the first reader that multiplies a value by stored numbers or adds them, with these."""
+    """Generated inputs: the first reader that scales a value and shifts it by stored numbers, as (reader, factor,
+    term): it makes ``factor * value + term``. None where no reader does."""
     for op in flow.readers(value):
         if has(op.role, "stored_statistics") and op.inputs[0] == value:
             channels = (-1, *(1,) * (len(shape) - 2))
-            rows = [_broadcast(flow, v, shape, channels) for v in op.inputs[3:5]]
+            rows = [_fitting_numbers(flow, v, shape, channels) for v in op.inputs[3:5]]
             if len(rows) == 2 and rows[0] is not None and rows[1] is not None:
                 factor = 1 / np.sqrt(rows[1] + 1e-12)
                 return op, factor, -rows[0] * factor
+        if not has(op.role, "affine") or len(op.inputs) != 2:
+            continue
         other = next((v for v in op.inputs if v != value), NONE)
-        stored = _broadcast(flow, other, shape) if has(op.role, "affine") and len(op.inputs) == 2 else None
-        if stored is None or (other == op.inputs[0] and not _commutes(op)):
+        stored = _fitting_numbers(flow, other, shape)
+        divides, subtracts = (bool(traits().positions(op.role, trait)) for trait in ("divides", "subtracts"))
+        if stored is None or (other == op.inputs[0] and (divides or subtracts)):
             continue
         if has(op.role, "scalings"):
-            return op, 1 / stored if traits().positions(op.role, "divides") else stored, np.zeros(())
-        return op, np.ones(()), -stored if traits().positions(op.role, "subtracts") else stored
+            return op, 1 / stored if divides else stored, np.zeros(())
+        return op, np.ones(()), -stored if subtracts else stored
     return None
 
 
-def _commutes(op: Op) -> bool:
-    """Generated inputs: whether the operands of an operator behind it may be exchanged."""
-    return not traits().positions(op.role, "divides") and not traits().positions(op.role, "subtracts")
-
-
-def _broadcast(flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None) -> Array | None:
-    """Generated inputs: stored numbers that shift or scale it, one for all or those of one axis, such that they
-    broadcast over ``shape``; reshaped if ``by`` is given. None for others, as a table of positions."""
-    array = _stored(flow, value, WIDEST)
+def _fitting_numbers(
+    flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None
+) -> Array | None:
+    """Generated inputs: stored numbers, float64, that shift or scale an input of ``shape``: one for all, or one for
+    each place of one axis; reshaped to ``by`` if given. None for others, as a table of positions."""
+    array = _stored_numbers(flow, value, WIDEST)
     if array is None or array.dtype.kind != "f":
         return None
     numbers = np.asarray(array, np.float64).reshape(array.shape if by is None else by)

@@ -13,14 +13,14 @@ import numpy as np
 from ...core.arrays import Array
 
 
-class Numbers:
+class RandomNumbers:
     """The random numbers of one input in one sample, by seed."""
 
     def __init__(self, *key: int) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
     def _raw(self, count: int) -> Array:
-        """Generated inputs: so many raw 64-bit random numbers of the stream."""
+        """Generated inputs: the next ``count`` raw random numbers of the stream, uint64."""
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
     def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
@@ -33,7 +33,7 @@ class Numbers:
         return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Generated inputs: random float32 numbers, about normal: sums of twelve 16-bit numbers, exact."""
+        """Generated inputs: random float32 numbers, about standard normal: sums of twelve 16-bit numbers, exact."""
         count = math.prod(shape)
         words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
         sums: Array = words.sum(axis=1, dtype=np.int64)
@@ -72,12 +72,13 @@ ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether a generated input of this shape is a picture: channels and two large sizes, in either order."""
-    return _layout(shape) is not None
+    """Whether a generated input of this shape is a picture: channels first or last, and two large sizes."""
+    return _picture_axes(shape) is not None
 
 
-def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Of a generated picture: the axes of channels, height and width in a shape; None where it is no picture's."""
+def _picture_axes(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Of a generated picture: its axes of channels, height and width, channels first before last; None for no picture:
+    fewer than 4 axes, channels other than `CHANNELS`, a side below `EDGE`."""
     rank = len(shape)
     if rank < 4:
         return None
@@ -89,27 +90,28 @@ def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def is_line(shape: tuple[int, ...]) -> bool:
-    """Whether a generated picture is so much wider than high that it shows a line of text."""
-    layout = _layout(shape)
+    """Whether a shape is that of a generated picture so much wider than high (`WIDE`) that it shows a line of text."""
+    layout = _picture_axes(shape)
     return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
 
 
-def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """Generated pictures, float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is
-    that of one; each picture of a batch is another."""
-    layout = _layout(shape)
+def draw_pictures(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
+    """Generated pictures, float32 of 0 to 1, in a shape that `is_picture`: a page, a scene or patches by ``index``, the
+    sample's number; lines of text where `is_line`. Each picture of a batch is another."""
+    layout = _picture_axes(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
-    paint = line if is_line(shape) else (page, scene, patches)[index % 3]
-    rest = [size for axis, size in enumerate(shape) if axis not in layout]
-    count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
-    painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])
-    whole = painted.reshape(*rest, channels, height, width)
+    paint = paint_line if is_line(shape) else (paint_page, paint_scene, paint_patches)[index % 3]
+    batch = [size for axis, size in enumerate(shape) if axis not in layout]
+    count, channels = int(np.prod(batch, dtype=np.int64)), shape[layout[0]]
+    painted = np.stack([_colour(numbers, paint(numbers, height, width), channels) for _ in range(count)])
+    whole = painted.reshape(*batch, channels, height, width)
     return np.ascontiguousarray(np.moveaxis(whole, (-3, -2, -1), layout))
 
 
-def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
-    """Of a generated picture: channels of a gray one, with one tint in dark parts, another elsewhere, and noise."""
+def _colour(numbers: RandomNumbers, gray: Array, channels: int) -> Array:
+    """Makes a generated picture of a gray one [height, width] of 0 to 1: [channels, height, width] of 0 to 1, with one
+    tint in dark parts, another elsewhere, and noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
     picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)
@@ -117,8 +119,8 @@ def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
     return clipped
 
 
-def scene(numbers: Numbers, height: int, width: int) -> Array:
-    """A generated picture: a shaded ground with boxes and discs upon it, each of a shade that changes across it."""
+def paint_scene(numbers: RandomNumbers, height: int, width: int) -> Array:
+    """A generated picture [height, width] of 0 to 1: a shaded ground with shaded boxes and discs upon it."""
     rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
     across = (rows / np.float32(height) + columns / np.float32(width)) * np.float32(0.5)
     found: Array = np.float32(0.3) + np.float32(0.4) * across
@@ -128,44 +130,48 @@ def scene(numbers: Numbers, height: int, width: int) -> Array:
         down, right = down / (height * (tall / 4 + np.float32(0.03))), right / (width * (wide / 4 + np.float32(0.03)))
         inside = (np.maximum(abs(down), abs(right)) if number % 2 else down * down + right * right) < 1
         found = np.where(inside, np.clip(shade + (slope - np.float32(0.5)) * down, 0, 1), found)
-    return _softened(np.asarray(found, np.float32))
+    return _soften(np.asarray(found, np.float32))
 
 
-def page(numbers: Numbers, height: int, width: int) -> Array:
-    """A generated picture: dark lines of text on white, and ruled lines: one line of text where no more have room."""
+def paint_page(numbers: RandomNumbers, height: int, width: int) -> Array:
+    """A generated picture [height, width] of 0 to 1: dark lines of text on white, and ruled lines; only one line of
+    text where no more have room."""
     if height < ROOM:
-        return line(numbers, height, width)
+        return paint_line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
     scale = SMALL + int(numbers.integers(0, 1, ())) * (height >= 2 * ROOM)
     top = scale
     while top + ROWS * scale <= height:
-        _write(numbers, found[top : top + ROWS * scale], scale)
+        _write_letters(numbers, found[top : top + ROWS * scale], scale)
         top += scale * (ROWS + 3)
         if top < height and int(numbers.integers(0, 3, ())) == 0:
             found[top - 2 * scale : top - 2 * scale + scale // 2] = INK
-    return _softened(found)
+    return _soften(found)
 
 
-def _write(numbers: Numbers, row: Array, scale: int) -> None:
-    """Into a generated picture: letters from left to right, with gaps between words."""
+def _write_letters(numbers: RandomNumbers, row: Array, scale: int) -> None:
+    """Writes letters into ``row``, a view of a generated picture, from left to right, with gaps between words; in
+    place. ``scale``: points that make one bit of a glyph; the row is `ROWS` times that high."""
     step = scale * (COLUMNS + 1)
     for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
         if chosen < len(GLYPHS):
-            drawn = _glyph(chosen, ROWS * scale, COLUMNS * scale)
+            drawn = _glyph_ink(chosen, ROWS * scale, COLUMNS * scale)
             part = row[:, place * step + scale :][:, : drawn.shape[1]]
             part[drawn[:, : part.shape[1]]] = INK
 
 
-def _glyph(chosen: int, height: int, width: int) -> Array:
-    """Of a generated picture: where a letter has ink, at a size of its own."""
+def _glyph_ink(chosen: int, height: int, width: int) -> Array:
+    """Of a generated picture: where letter number ``chosen`` of `GLYPHS` has ink, bool [height, width]: its 7 rows and
+    5 columns enlarged."""
     bits = list(GLYPHS.values())[chosen]
     small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
     drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
     return drawn
 
 
-def line(numbers: Numbers, height: int, width: int) -> Array:
-    """A generated picture: one line of text as high as it is: narrow letters of several widths, soft as a scan."""
+def paint_line(numbers: RandomNumbers, height: int, width: int) -> Array:
+    """A generated picture [height, width] of 0 to 1: one line of text over most of its height: narrow letters of
+    several widths, soft as a scan."""
     found = np.full((height, width), PAPER, np.float32)
     share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
     tall = height * (6 + share) // 10
@@ -174,14 +180,14 @@ def line(numbers: Numbers, height: int, width: int) -> Array:
     while left + wide <= width:
         chosen, less = int(numbers.integers(0, len(GLYPHS) + 2, ())), int(numbers.integers(0, wide // 4, ()))
         if chosen < len(GLYPHS):
-            drawn = _glyph(chosen, tall, wide - less)
+            drawn = _glyph_ink(chosen, tall, wide - less)
             found[top : top + tall, left : left + wide - less][drawn] = ink
         left += wide - less + max(1, wide // 5)
-    return _softened(_softened(found) if tall >= SHARP else found)
+    return _soften(_soften(found) if tall >= SHARP else found)
 
 
-def _softened(sharp: Array) -> Array:
-    """A generated picture with each point replaced by the mean of itself and its neighbours, as by a lens."""
+def _soften(sharp: Array) -> Array:
+    """A generated picture blurred as by a lens, along each axis: half of a point, a quarter of either neighbour."""
     for axis in (0, 1):
         wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
         size = sharp.shape[axis]
@@ -190,8 +196,8 @@ def _softened(sharp: Array) -> Array:
     return sharp
 
 
-def patches(numbers: Numbers, height: int, width: int) -> Array:
-    """A generated picture: patches with edges between them, coarse and fine, and noise."""
+def paint_patches(numbers: RandomNumbers, height: int, width: int) -> Array:
+    """A generated picture [height, width] of 0 to 1: patches with edges between them, coarse and fine, and noise."""
     found: Array = numbers.uniform((height, width)) * np.float32(0.1)
     for patch, share in ((32, 0.6), (6, 0.3)):
         coarse = numbers.uniform((-(-height // patch), -(-width // patch)))
@@ -209,12 +215,12 @@ SYLLABLE = 2400  # samples of a wave
 VOICES = 8  # harmonics
 
 
-def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """Generated sound, waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that
-    glide, noise; each sample has its own loudness, and a stretch of zeros at its end."""
+def draw_sound(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
+    """Generated sound, float32 waves of -1 to 1 along the last axis: speech-like syllables, or tones in every third
+    sample. ``index``, the sample's number, sets loudness and noise; the last tenth is zeros."""
     length, rows = shape[-1], int(np.prod(shape[:-1], dtype=np.int64))
     found = np.empty((rows, length), np.float32)
-    paint = (_speech, _tones, _speech)[index % 3]
+    paint = (_draw_speech, _draw_tones, _draw_speech)[index % 3]
     for row in range(rows):
         wave = paint(numbers, length)
         largest = abs(wave).max(initial=np.float32(0)) or np.float32(1)
@@ -225,21 +231,21 @@ def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
     return found.reshape(shape)
 
 
-def _speech(numbers: Numbers, length: int) -> Array:
-    """Generated sound: syllables: harmonics of a gliding pitch, or noise, or nothing."""
+def _draw_speech(numbers: RandomNumbers, length: int) -> Array:
+    """Generated sound of ``length`` samples, of any loudness: syllables that swell: vowels, noise, or nothing."""
     wave = np.zeros(length, np.float32)
     for start in range(0, length, SYLLABLE):
         size = min(SYLLABLE, length - start)
         swell = _sine(np.arange(size, dtype=np.int64) * (TURN // 2) // SYLLABLE)
         kind = int(numbers.integers(0, 5, ()))
         if kind < 4:
-            wave[start : start + size] = swell * _voiced(numbers, size)
+            wave[start : start + size] = swell * _draw_vowel(numbers, size)
         elif kind == 4:
             wave[start : start + size] = swell * numbers.normal((size,)) * np.float32(0.2)
     return wave
 
 
-def _voiced(numbers: Numbers, size: int) -> Array:
+def _draw_vowel(numbers: RandomNumbers, size: int) -> Array:
     """Generated sound: a vowel-like wave of ``size`` samples: harmonics of a gliding pitch, of several strengths."""
     pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
     place = np.arange(size, dtype=np.int64)
@@ -251,8 +257,8 @@ def _voiced(numbers: Numbers, size: int) -> Array:
     return found
 
 
-def _tones(numbers: Numbers, length: int) -> Array:
-    """Generated sound: three tones that come and go, and one that rises."""
+def _draw_tones(numbers: RandomNumbers, length: int) -> Array:
+    """Generated sound of ``length`` samples, of any loudness: three tones that come and go, and one that rises."""
     place = np.arange(length, dtype=np.int64)
     wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
     for tone in range(3):
@@ -262,7 +268,7 @@ def _tones(numbers: Numbers, length: int) -> Array:
 
 
 def _sine(phase: Array) -> Array:
-    """For generated sound: a sine of a phase in 65536ths of a turn, approximated by two parabolas."""
+    """For generated sound: minus the sine of a phase in 65536ths of a turn (int64), approximated by two parabolas."""
     turn = (phase % TURN).astype(np.float32) / np.float32(TURN // 2) - np.float32(1)
     wave: Array = 4 * turn * (1 - np.abs(turn))
     return wave
@@ -273,9 +279,9 @@ def _sine(phase: Array) -> Array:
 SPECTRA = ((-1.0, 2.0), (-11.0, 13.0), (-0.3, 2.0))  # least value and span, by sample: scaled, logarithms, whitened
 
 
-def spectrum(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """A generated spectrogram: logarithms of power, time by frequency: harmonics that move, less of them high up,
-    pauses, a noisy floor."""
+def draw_spectrum(numbers: RandomNumbers, shape: tuple[int, ...], index: int) -> Array:
+    """Generated spectrograms, float32 [..., time, bands]: harmonics that move, less of them high up, pauses, a noisy
+    floor. ``index``, the sample's number, sets the range: scaled, logarithms of power, whitened (`SPECTRA`)."""
     time, bands = shape[-2:]
     rows = int(np.prod(shape[:-2], dtype=np.int64))
     place = np.arange(bands, dtype=np.int64)

@@ -25,11 +25,11 @@ Size = Callable[["int | str | None"], int]
 
 @dataclass
 class Reading:
-    """What was seen of one input. ``bounds``: the first and the last value that every reader admits."""
+    """What a graph says of one input: ``first`` to ``last`` are the values that every reader admits."""
 
     first: int = -(1 << 62)
-    last: int = 1 << 62
-    table: str = ""  # what it indexes, or is compared with
+    last: int = 1 << 62  # as large where no reader bounds it
+    table: str = ""  # what sets ``last``: the tensor that it indexes, or what it is compared with
     equals: int | None = None  # a number that it is compared with: a padding token, maybe
     size: str = ""  # the operator that takes it for a size
     length: int = 0  # the longest sequence that it may be the length of
@@ -44,8 +44,9 @@ class Reading:
         """Whether a reader of a generated input limits its values, as a table of so many rows does."""
         return self.last < 1 << 62
 
-    def bound(self, first: float, last: float, table: str) -> None:
-        """Narrows the range of a generated input; an empty one is left to its first number."""
+    def narrow(self, first: float, last: float, table: str) -> None:
+        """Narrows the range of a generated input to what a reader admits, in whole numbers, the last one not below 0;
+        ``table``: what ``last`` comes from."""
         if math.ceil(first) > self.first:
             self.first = math.ceil(first)
         if math.floor(last) < self.last:
@@ -53,8 +54,9 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _State:
-    """A value on the way: ``scale * input + [low, high]``, and whether ones became zeros."""
+class _Followed:
+    """A value computed from the input that is followed: ``scale * input`` plus a constant of ``low`` to ``high``;
+    ``flipped``: whether a one of the input is a zero here, and the larger the smaller."""
 
     value: int
     scale: float = 1.0
@@ -64,15 +66,15 @@ class _State:
 
 
 class InputReader:
-    """Follows inputs through a dataflow. ``size`` gives the size of a dimension, symbolic ones included."""
+    """Follows inputs through a dataflow. ``size`` gives the size of a dimension, whose name it may be."""
 
     def __init__(self, flow: Dataflow, size: Size) -> None:
         self.flow, self.size, self.crossings = flow, size, Crossings(flow)
 
     def read(self, source: int) -> Reading:
-        """What the readers of a graph input say of it."""
+        """What the readers of a graph input, the value ``source``, say of it."""
         seen: set[int] = set()
-        found, work = Reading(), [_State(source)]
+        found, work = Reading(), [_Followed(source)]
         while work:
             state = work.pop()
             for value in self.crossings.copies(state.value) - seen:
@@ -83,9 +85,9 @@ class InputReader:
                         work += self._follow(self.flow.ops[use.op], use.index, here, source, found)
         return found
 
-    def _follow(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
-        further."""
+    def _follow(self, op: Op, index: int, at: _Followed, source: int, found: Reading) -> list[_Followed]:
+        """Notes in ``found`` what an operator says of the input ``source``, of which it reads ``at`` as operand
+        ``index``; returns the values through which to follow the input further."""
         role, known = op.role, traits()
         if known.at(role, "sizes", index):
             found.size = found.size or op.kind
@@ -94,7 +96,7 @@ class InputReader:
             self._bound_by_table(op, at, found)
             return []
         if known.at(role, "sequence_lengths", index):
-            found.length = self._dimension(op.inputs[0], 0) or 16
+            found.length = self._axis_size(op.inputs[0], 0) or 16
             return []
         if known.at(role, "attention_mask", index):
             found.masks, found.one_masks = True, at.flipped
@@ -104,10 +106,11 @@ class InputReader:
             found.positive = True
             return []
         if has(role, "orders") and self.flow.shape(source) == ():
-            found.limit = "above" if known.at(role, "orders", index) != at.flipped else "below"
+            is_larger = known.at(role, "orders", index) != at.flipped  # if the comparison is true
+            found.limit = "above" if is_larger else "below"
             return []
         if role == "Where" and index == 0:
-            return self._where(op, at, found)
+            return self._follow_where(op, at, found)
         if role == "Equal" or has(role, "affine"):
             return self._follow_arithmetic(op, index, at, source, found)
         if role == "Not":
@@ -118,8 +121,9 @@ class InputReader:
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _bound_by_table(self, op: Op, at: _State, found: Reading) -> None:
-        """Notes that an index must fit a table: ``0 <= scale * x + offset < size`` for every offset that was met."""
+    def _bound_by_table(self, op: Op, at: _Followed, found: Reading) -> None:
+        """Notes that a generated input must index a table: ``0 <= scale * input + c < size`` for all constants c of
+        ``at``; 0 alone where the size is not known."""
         flow = self.flow
         if op.role == "OneHot":
             depth = flow.scalar(op.inputs[1])
@@ -128,23 +132,24 @@ class InputReader:
             size, name = self._table_size(op), f"'{flow.values[op.inputs[0]].name}'"
         if at.scale and size > 0:
             first, last = sorted(((0 - at.low) / at.scale, (size - 1 - at.high) / at.scale))
-            found.bound(first, last, name)
+            found.narrow(first, last, name)
         elif size <= 0:
-            found.bound(0, 0, f"{name} of unknown size")
+            found.narrow(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
-        """Generated inputs: the number of rows that an operator looks up in; 0 when nothing says it."""
+        """Generated inputs: how many rows the table of an indexing operator has, the fewest of the axes that a tuple
+        indexes; 0 when nothing says it."""
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
             batch = int(self.flow.number(op, "batch_dims") or 0)
-            return min((self._dimension(op.inputs[0], batch + k) for k in range(count)), default=0)
+            return min((self._axis_size(op.inputs[0], batch + k) for k in range(count)), default=0)
         axis = self.flow.number(op, "axis")
         if axis is None and len(op.inputs) > 2:  # MindIR gives it as an input
             axis = self.flow.scalar(op.inputs[2])
-        return self._dimension(op.inputs[0], int(axis or 0))
+        return self._axis_size(op.inputs[0], int(axis or 0))
 
-    def _dimension(self, value: int, axis: int) -> int:
+    def _axis_size(self, value: int, axis: int) -> int:
         """Generated inputs: the size of one axis of a value; 0 where it is not known."""
         shape = self.flow.shape(value)
         if not shape or not -len(shape) <= axis < len(shape):
@@ -153,9 +158,10 @@ class InputReader:
 
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
-    def _follow_arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """Follows an input through arithmetic with constants; ``found`` takes what that says of it."""
-        other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
+    def _follow_arithmetic(self, op: Op, index: int, at: _Followed, source: int, found: Reading) -> list[_Followed]:
+        """As `_follow`, for arithmetic with constants: Add, Sub, Mul, Div and Equal. A mask shows by large negative
+        constants, and by scores that it is added to; other arithmetic with two computed operands ends the way."""
+        other = self._constant_numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
             if role == "Add" and self._is_added_mask(op, op.inputs[1 - index], source):
@@ -165,7 +171,7 @@ class InputReader:
         if role == "Equal":
             if other.size > 1 and at.scale:
                 first, last = sorted(((low - at.low) / at.scale, (high - at.high) / at.scale))
-                found.bound(first, last, "the numbers that it is compared with")
+                found.narrow(first, last, "the numbers that it is compared with")
             elif other.size == 1 and at.scale == 1 and at.low == at.high:
                 found.equals = int(low - at.low)
             return []
@@ -178,14 +184,15 @@ class InputReader:
                 return []
             k = low if role == "Mul" else 1 / low
             low, high = sorted((at.low * k, at.high * k))
-            return [_State(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
+            return [_Followed(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
         if role == "Sub" and index == 1:  # a constant minus the input
-            return [_State(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
+            return [_Followed(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
         low, high = (-high, -low) if role == "Sub" else (low, high)
-        return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
+        return [_Followed(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
 
-    def _numbers(self, value: int) -> Array | None:
-        """Generated inputs: the finite numbers in a constant, through moves and a constant Range, else None."""
+    def _constant_numbers(self, value: int) -> Array | None:
+        """Generated inputs: the numbers of a constant, float64 with 1e38 for infinity, through moves and from a Range
+        of constants; None for a computed value and a constant of more than `LARGE` elements."""
         flow = self.flow
         for _ in range(6):
             item = flow.values[value] if value != NONE else None
@@ -208,17 +215,19 @@ class InputReader:
             value = op.inputs[0]
         return None
 
-    def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
-        """Generated inputs: follows one that is a Where's condition: the branch that hides scores says what 1 is."""
+    def _follow_where(self, op: Op, at: _Followed, found: Reading) -> list[_Followed]:
+        """Generated inputs: notes that one is a mask, as the condition of a Where; a branch of very negative numbers
+        says which of 0 and 1 hides. The result is not followed: it is the other operands."""
         found.masks = True
         for branch in (1, 2):
-            numbers = self._numbers(op.inputs[branch])
+            numbers = self._constant_numbers(op.inputs[branch])
             if numbers is not None and float(numbers.max()) <= VERY_NEGATIVE:
                 found.one_masks = (branch == 1) != at.flipped
         return []
 
     def _is_added_mask(self, op: Op, other: int, source: int) -> bool:
-        """Whether an Add puts the input upon scores in front of a Softmax that it is no part of: then it is a mask."""
+        """Generated inputs: whether a float one is a mask that an Add puts upon scores before a Softmax; ``other``: the
+        Add's other operand, which must not be computed from the input ``source``."""
         if not self.flow.values[source].dtype.startswith(("float", "bfloat")):
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
@@ -241,8 +250,8 @@ class InputReader:
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 
     def _readers_along(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
-        """Generated inputs: the readers of a result, each with its place; then those of the one reader that
-        ``leads_on``, as long as there is only one."""
+        """Generated inputs: the readers of a result, each with the index of the operand; then those of the one reader
+        that ``leads_on``, as long as there is only one, 8 operators deep at most."""
         for _ in range(8):
             uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
             yield [(self.flow.ops[use.op], use.index) for use in uses]
@@ -252,7 +261,8 @@ class InputReader:
             op = following[0]
 
     def _are_scores(self, value: int, source: int) -> bool:
-        """Generated inputs: whether a product made a value, and the input is not what it was made of."""
+        """Generated inputs: whether a value is computed from a product (`scores`), back to products, and not from the
+        input ``source``; 64 operators are looked at."""
         seen: set[int] = set()
         work, product = [value], False
         while work and len(seen) < 64:

@@ -21,12 +21,12 @@ from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.data import by_input, cannot_read, load_npz
+from ...runtime.data import arrays_by_input, load_npz, unreadable_error
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .painted import EDGE
 from .sizes import GraphInput, Place
-from .states import CachePair, ReachedStates, told_pairs
+from .states import CachePair, ReachedStates, pairs_by_name
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
@@ -40,7 +40,15 @@ Learnt = Mapping[Place, int]
 @dataclass(frozen=True)
 class Samples:
     """The samples to run a model on: feeds (arrays by input name), one after the other, as often as asked for.
-    ``notes`` say where they are from."""
+
+    Attributes:
+        generated: whether they were made up; ``notes``: lines for the report on where they are from.
+        _start: begins another pass over all ``_count`` samples, which gives the same ones.
+        _resized: of generated samples: makes them with sizes that were learnt; also gives the sizes it still guesses.
+        _hints: sizes of stored tensors, which are tried where a guessed size fails.
+        _states: inputs to which a run feeds what an output of the run before gave.
+        _wide: as `is_wide`; ``_counted``: whether an integer input may count rows of the others.
+    """
 
     generated: bool
     notes: tuple[str, ...]
@@ -53,24 +61,24 @@ class Samples:
     _counted: bool = field(default=False, repr=False)
 
     def is_wide(self, index: int) -> bool:
-        """Whether a sample was generated with larger numbers than usual, for what may come."""
+        """Whether sample ``index`` was generated with larger numbers than usual, as real ones may be larger too."""
         return self._wide(index)
 
-    def usual(self) -> Samples:
-        """Those that are not wide."""
+    def without_wide(self) -> Samples:
+        """The samples that are not wide (`is_wide`). To be asked after `fit_to`, which may make all samples anew."""
         kept = [not self._wide(index) for index in range(self._count)]
         if all(kept):
             return self
         some = lambda: itertools.compress(self._start(), kept)  # noqa: E731  # a generator has no length
         return replace(self, _count=sum(kept), _start=some, _wide=lambda index: False)
 
-    def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
-        """The same samples if ``run`` takes them; generated ones with other sizes where it does not, and with the
-        states that the model reaches.
+    def fit_to(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
+        """The samples as the model takes them: unchanged if they were given; generated ones with sizes with which it
+        runs, and with the states that it reaches.
 
-        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found.
+        ``run`` runs the model on one sample, and gives its outputs. Raises AmpError AMP504 where no sizes are found.
         """
-        fitting = self._sized(run)._steady(run)
+        fitting = self._with_sizes_that_run(run)._with_first_integers(run)
         if not self._states:
             return fitting
         names = " and ".join(f"'{pair.past}'" for pair in self._states)
@@ -78,15 +86,15 @@ class Samples:
         states = ReachedStates(fitting, self._states, run)
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
-    def _steady(self, run: Callable[[Feeds], object]) -> Samples:
-        """The same samples with the whole numbers of the first in all, where ``run`` takes that one and not the second:
-        they count rows of other inputs."""
-        first = list(itertools.islice(self, 2)) if self._counted else []
-        held = {name: array for name, array in (first or [{}])[0].items() if array.dtype.kind in "iu"}
-        if not held or len(first) < 2:
+    def _with_first_integers(self, run: Callable[[Feeds], object]) -> Samples:
+        """Generated samples, which all get the integers of the first one where ``run`` fails on the second: integers
+        that count rows of other inputs must fit these. The first has run already, in `_with_sizes_that_run`."""
+        two = list(itertools.islice(self, 2)) if self._counted else []
+        if len(two) < 2:
             return self
+        held = {name: array for name, array in two[0].items() if array.dtype.kind in "iu"}
         try:
-            run(first[1])
+            run(two[1])
         except AmpError as error:
             if error.code != "AMP504" or isinstance(error, NoMemory):
                 raise
@@ -94,9 +102,9 @@ class Samples:
             return replace(self, _start=lambda: ({**feeds, **held} for feeds in start()))
         return self
 
-    def _sized(self, run: Callable[[Feeds], object]) -> Samples:
-        """The same samples with sizes of open dimensions with which ``run`` does not fail, tried one after the
-        other."""
+    def _with_sizes_that_run(self, run: Callable[[Feeds], object]) -> Samples:
+        """Generated samples with sizes of open dimensions with which ``run`` does not fail, found by trying; given
+        samples, and those of which no size was guessed, as they are. Raises AmpError AMP504 where none are found."""
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -117,7 +125,7 @@ class Samples:
         return resized(learnt)[0]
 
     def first(self, number: int) -> Samples:
-        """The first ``number`` samples, or all if there are fewer. To be asked after `fitted`, which may make all
+        """The first ``number`` samples, or all if there are fewer. To be asked after `fit_to`, which may make all
         samples anew."""
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
@@ -172,12 +180,12 @@ def load_samples(
             rows or holds NaN; an input that cannot be generated). Of a folder and of a list the first sample is looked
             at now, the others when their turn comes.
     """
-    count, seed = _whole(count, seed)
+    count, seed = _check_count_and_seed(count, seed)
     graph = model if is_graph(model) else adapters.load(model)[0]
     check_dims(graph, dims or {})
-    flow, ports = _ports(graph)
+    flow, ports = _flow_and_inputs(graph)
     if data is None:
-        return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
+        return _generate_samples(flow, ports, COUNT if count is None else count, seed, dims or {})
     inputs = Inputs(
         {p.name: p for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p) or p.name in lacking),
@@ -196,8 +204,9 @@ def load_samples(
     raise AmpError("AMP108", message, hint=hint)
 
 
-def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
-    """Samples to draw: number and seed as whole numbers of Python, also of numpy's. AmpError AMP503 for others."""
+def _check_count_and_seed(count: int | None, seed: int) -> tuple[int | None, int]:
+    """Samples: ``count`` (None: not said) and ``seed`` as Python's integers, which may come as numpy's. AmpError AMP503
+    for what is no whole number, and for a count that is not 1 to `MOST_SAMPLES`."""
     if count is not None and not (is_whole(count) and 0 < count <= MOST_SAMPLES):
         hint = f"ask for a whole number, 1 to {MOST_SAMPLES:,}"
         raise AmpError("AMP503", f"{count!r} samples are asked for", hint=hint)
@@ -207,7 +216,8 @@ def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
 
 
 def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
-    """Samples: raises AmpError AMP310 for a dimension that the model does not have, or a size that is none."""
+    """Samples: raises AmpError AMP310 where ``dims``, sizes by dimension, name a dimension that the model does not have
+    or a size that is no whole number from 1 on."""
     names = sorted(graph.dimensions()) if dims else []
     there = f"there are: {', '.join(names[:8])}" if names else "all its dimensions are numbers"
     for name, size in dims.items():
@@ -218,8 +228,9 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
             raise AmpError("AMP310", f"--dim {name}={size!r} is not a size", hint=f"for example --dim {name}=8")
 
 
-def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
-    """Samples: the dataflow of a graph and its inputs, initializers that callers may replace among them."""
+def _flow_and_inputs(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
+    """Samples: the dataflow of a graph, which is prepared in place, and its inputs, initializers that callers may
+    replace among them. A container's dtype is "", that of text "object"."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []
@@ -236,8 +247,11 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
     return hasattr(native, "is_initializer") and native.is_initializer()
 
 
-def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
-    """Samples for a model without data; sizes that stored tensors have are tried first where a guessed one fails."""
+def _generate_samples(
+    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]
+) -> Samples:
+    """Generated samples, ``count`` of them, for the inputs ``ports`` but those with a default; ``dims``: the user's
+    sizes. Where a guessed size fails, sizes of stored tensors are hints."""
     needed = [port for port in ports if not _has_default(flow, port)]
     weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
     sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
@@ -245,18 +259,19 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
     def resized(learnt: Learnt) -> tuple[Samples, Learnt]:
         made = Generator(flow, needed, seed, dims, learnt)
         drawn = Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized)
-        return replace(drawn, _wide=made.is_wide, _counted=made.counts()), made.places()
+        return replace(drawn, _wide=made.is_wide, _counted=made.may_count_rows()), made.places()
 
     hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
-    return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))
+    return replace(resized({})[0], _hints=hints, _states=tuple(_fed_back_states(flow, needed)))
 
 
-def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
-    """The inputs that hold what an output of the step before gave, and have its size."""
+def _fed_back_states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
+    """Samples: the float inputs that take an output of the run before, each with that output, by their names; caches
+    that grow from step to step are left out."""
     outputs = (flow.values[v] for v in flow.scopes[0].outputs)
     given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
     taken = {port.name: port for port in ports if "float" in port.dtype}
-    for pair in told_pairs(taken, given):
+    for pair in pairs_by_name(taken, given):
         sizes = zip(taken[pair.past].shape, given[pair.present].shape, strict=True)
         if pair.axis is None and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
             yield pair
@@ -267,23 +282,23 @@ def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model, and those that may be left out."""
+    """The inputs of a model by name, which the user's samples are checked against."""
 
     ports: Mapping[str, Port]
-    optional: frozenset[str]
-    unranked: frozenset[str]  # whose shape the file does not say: they are never split
+    optional: frozenset[str]  # that a sample may leave out
+    unranked: frozenset[str]  # whose rank the file does not say: their arrays are one sample, never split
 
     @property
     def example(self) -> str:
-        """What a sample looks like, for a hint."""
+        """What a sample of all inputs looks like, ``{'x': array}``, for a hint."""
         return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
 
     def missing(self, arrays: Mapping[str, object]) -> list[str]:
         """The inputs of the model that have neither an array in the sample nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
-    def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
-        """The arrays of a sample that are inputs, of the types and shapes that the model declares.
+    def check_sample(self, arrays: Mapping[str, object], where: str) -> Feeds:
+        """The feeds of a sample: its arrays that are inputs, in the types and shapes that the model declares.
 
         Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
         float32 array for a float16 or bfloat16 input is rounded: files cannot name the latter.
@@ -293,7 +308,7 @@ class Inputs:
             held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
             hint = f"it holds {held}; the model takes {', '.join(ports)}"
             raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
-        feeds = {name: _fed(port, arrays[name], where) for name, port in ports.items()}
+        feeds = {name: _to_feed(port, arrays[name], where) for name, port in ports.items()}
         try:
             feeds = check_feeds(ports, feeds, set())
         except AmpError as error:
@@ -304,50 +319,52 @@ class Inputs:
         return feeds
 
     def read(self, path: Path) -> dict[str, Array]:
-        """The arrays of a file of samples, by input."""
-        return by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
+        """The arrays of an .npz file by name, not yet checked; names as `arrays_by_input` mends them."""
+        return arrays_by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
 
-    def mapping(self, item: object, index: int) -> Feeds:
-        """The arrays of a sample of a list or an iterable, checked."""
+    def check_item(self, item: object, index: int) -> Feeds:
+        """The feeds of sample ``index`` of a list or iterable, by `check_sample`. AmpError AMP503 for no mapping."""
         if not isinstance(item, Mapping):
             message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
             raise AmpError("AMP503", message, hint=f"give {self.example}")
-        return self.checked(item, f"sample {index}")
+        return self.check_sample(item, f"sample {index}")
 
     def _refuse_no_rows(self, feeds: Feeds, where: str) -> None:
-        """One input may be empty, as a cache is at first, but not all that have rows."""
-        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _says_rows(self.ports[n].shape)]
+        """Raises AmpError AMP503 where all inputs with an open number of rows have 0: one may, as a cache at first."""
+        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _fixes_rows(self.ports[n].shape)]
         if open_ones and not any(len(feeds[name]) for name in open_ones):
             message = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
             raise AmpError("AMP503", message, where=where, hint="give at least one row")
 
 
-def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
-    """Samples: whether the model fixes the number of rows."""
+def _fixes_rows(shape: tuple[int | str | None, ...]) -> bool:
+    """Samples: whether the model fixes the number of rows, the first size; -1 leaves it open."""
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
 def _from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count: int | None) -> Samples:
-    """Samples of one set of arrays, split where all of them hold several samples."""
-    held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
-    parts = None if inputs.missing(arrays) else _parts(held, inputs)
+    """Samples of one set of arrays by name, split where all of them hold several samples: the first ``count``, all for
+    None. All are checked at once; ``where``: the file or "data", for notes and messages."""
+    held = {name: _to_array(name, arrays[name], where) for name in inputs.ports if name in arrays}
+    parts = None if inputs.missing(arrays) else _split_sizes(held, inputs)
     if parts is None:
-        feeds = inputs.checked(arrays, where)
+        feeds = inputs.check_sample(arrays, where)
         return Samples(False, _notes(where, 1, 1, held, arrays), 1, lambda: iter([dict(feeds)]))
     number, steps = parts
     wanted = min(number, count or number)
 
     def part(index: int) -> Feeds:
         cut = {n: a[index] if steps[n] == 0 else a[index * steps[n] : (index + 1) * steps[n]] for n, a in held.items()}
-        return inputs.checked(cut, f"{where}, sample {index}")
+        return inputs.check_sample(cut, f"{where}, sample {index}")
 
     for index in range(wanted):
         part(index)  # a mistake is told before anything runs
     return Samples(False, _notes(where, wanted, number, held, arrays), wanted, lambda: map(part, range(wanted)))
 
 
-def _parts(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
-    """Samples in arrays: (how many, rows of each array in one; 0: the first dimension counts them), None for one."""
+def _split_sizes(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
+    """How many samples arrays by input hold, and how many rows of each are one sample (0: an array has a dimension more
+    than its input, which counts the samples). None where all of it is one sample."""
     number, steps = 0, {}
     for name, array in held.items():
         shape = inputs.ports[name].shape
@@ -369,7 +386,7 @@ def _parts(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, in
 
 
 def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None) -> Samples:
-    """Samples from a file or a folder."""
+    """Samples from an .npz file, which may hold several, or a folder of files with one each; ``count`` at most."""
     if not os.fspath(given):
         raise AmpError("AMP101", "no path is given for the data", hint="name an .npz file, or a folder of them")
     path = Path(given)
@@ -377,7 +394,7 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
         folder = path.is_dir()
         files = sorted(f for f in path.iterdir() if f.suffix == ".npz" and f.is_file()) if folder else []
     except (OSError, ValueError) as error:
-        raise cannot_read(path, error) from None
+        raise unreadable_error(path, error) from None
     if not folder:
         return _from_arrays(inputs.read(path), str(path), inputs, count)
     if not files:
@@ -385,21 +402,22 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
         raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
     chosen = files[:count]
     first = inputs.read(chosen[0])
-    notes = _notes(str(path), len(chosen), len(files), inputs.checked(first, str(chosen[0])), first)
-    return Samples(False, notes, len(chosen), lambda: (inputs.checked(inputs.read(f), str(f)) for f in chosen))
+    notes = _notes(str(path), len(chosen), len(files), inputs.check_sample(first, str(chosen[0])), first)
+    return Samples(False, notes, len(chosen), lambda: (inputs.check_sample(inputs.read(f), str(f)) for f in chosen))
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
-    """Samples from mappings of input names to arrays; the first ``count`` of them."""
+    """Samples from a list of mappings, the first ``count`` or all for None; only the first of them is checked now."""
     if not data:
         raise _no_sample()
     wanted = data[:count]
-    notes = _notes("the iterable", len(wanted), len(data), inputs.mapping(data[0], 0), data[0])
-    return Samples(False, notes, len(wanted), lambda: (inputs.mapping(item, i) for i, item in enumerate(wanted)))
+    notes = _notes("the iterable", len(wanted), len(data), inputs.check_item(data[0], 0), data[0])
+    return Samples(False, notes, len(wanted), lambda: (inputs.check_item(item, i) for i, item in enumerate(wanted)))
 
 
 def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
-    """Samples of an iterable, read once and copied: a second pass may differ, and a buffer may be filled again."""
+    """Samples of an iterable, ``count`` or for None at most `MOST`, read once and copied: a second pass may differ, and
+    a buffer may be filled again."""
     try:
         source = iter(data)
         size = len(data) if isinstance(data, Sized) else 0
@@ -409,7 +427,7 @@ def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: 
     kept: list[Feeds] = []
     names: dict[Any, None] = {}
     for index, item in enumerate(itertools.islice(source, MOST if count is None else count)):
-        feeds = inputs.mapping(item, index)
+        feeds = inputs.check_item(item, index)
         kept.append({name: array.copy() if isinstance(array, np.ndarray) else array for name, array in feeds.items()})
         names = names or dict.fromkeys(item)
     if not kept:
@@ -429,14 +447,15 @@ def _no_sample() -> AmpError:
 
 
 def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays: Iterable[Any]) -> tuple[str, ...]:
-    """How many samples are used, and which arrays of them no input takes."""
+    """Notes on the user's samples: how many of those ``found`` are used, and which of ``arrays`` no input takes;
+    ``held``: arrays that an input takes, by name, ``where``: what they are from."""
     message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
 
 
-def _array(name: str, value: Result, where: str) -> Array:
-    """What the user gave for an input of a sample as an array; a sequence stays one in an array of objects."""
+def _to_array(name: str, value: Result, where: str) -> Array:
+    """What the user gave for input ``name`` of a sample as an array; AmpError AMP503 for rows of unequal lengths."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
@@ -444,12 +463,12 @@ def _array(name: str, value: Result, where: str) -> Array:
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 
-def _fed(port: Port, value: Result, where: str) -> Result:
-    """What the user gave for an input of a sample, as the model takes it: rounded to its type; a map stays one for an
-    input that is no tensor."""
+def _to_feed(port: Port, value: Result, where: str) -> Result:
+    """What the user gave for an input of a sample as an array: float32 rounded where the input is float16 or bfloat16,
+    any other type left for `check_feeds`; a mapping as it is for an input that is no tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
-    array = _array(port.name, value, where)
+    array = _to_array(port.name, value, where)
     if port.dtype in ("float16", "bfloat16") and array.dtype == np.float32:
         with np.errstate(over="ignore"):
             return array.astype(numpy_type(port.dtype))
@@ -482,7 +501,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 def sizes_that_run(
     attempt: Callable[[Learnt], tuple[str, Learnt]], hints: Sequence[int] = ()
 ) -> tuple[Learnt | None, str]:
-    """Generated samples: what sizes have to be learnt for an attempt to succeed, or None, and its first failure.
+    """Generated samples: the sizes by place with which an attempt succeeds, and ""; or None, and the first failure.
 
     ``attempt`` runs a model with some sizes learnt; it gives what that failed with, empty if it did not, and the sizes
     of all open places. A failure elsewhere than before is a step forward, from where the search goes on. ``hints``:
@@ -491,9 +510,11 @@ def sizes_that_run(
     first, places = attempt({})
     if not first:
         return {}, ""
-    trials, start = 1, time.monotonic()
+    trials, start = 1, time.monotonic()  # below, of each step: sizes learnt, those still to try, its failure
     seen: set[frozenset[tuple[Place, int]]] = {frozenset()}
-    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places, hints), first)]
+    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [
+        ({}, propose_sizes(first, places, hints), first)
+    ]
     while work and trials < TRIALS and time.monotonic() - start < SECONDS:
         learnt, proposed, failure = work[-1]
         change = next(proposed, None)
@@ -508,14 +529,17 @@ def sizes_that_run(
         message, places = attempt(wanted)
         if not message:
             return wanted, ""
-        if _stage(message) != _stage(failure):
-            work.append((wanted, changes(message, places, hints), message))
+        if _failed_place(message) != _failed_place(failure):
+            work.append((wanted, propose_sizes(message, places, hints), message))
     return None, first
 
 
-def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Sizes of generated samples, after a failed run, likeliest first: one place changed to a number of the message, or
-    in the ratio of two. All places in front together come first, as inputs of one batch."""
+def propose_sizes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
+    """Sizes of generated samples to try after a run failed with ``message``, likeliest first, each as new sizes by
+    place: one place changed to a number of the message, or in the ratio of two of them; then to one of ``hints``.
+
+    ``places``: the sizes of that run. Inner axes come before the first ones (rows), of which all change together
+    before single ones, as inputs of one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
@@ -524,20 +548,20 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
     for some in (inner, rows):
         if some is rows and len(rows) > 1:
             yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
-        yield from _scaled_squares(some, numbers)
-        for propose in (_as_named, _scaled_down, lambda *_: (*hints, *COMMON)):
+        yield from _square_sizes(some, numbers)
+        for propose in (_numbers_beside, _smaller_in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
                 yield from ({place: n} for n in propose(size, numbers) if n != size and 0 < n <= most)
 
 
-def _as_named(size: int, numbers: list[int]) -> list[int]:
-    """Sizes of generated samples: the other numbers of a failure's message that names this size: one of them may be the
-    size that was wanted."""
+def _numbers_beside(size: int, numbers: list[int]) -> list[int]:
+    """Sizes of generated samples: the numbers of a failure's message, if ``size`` is one of them: another may be the
+    size that was wanted. Else none."""
     return numbers if size in numbers else []
 
 
-def _scaled_down(size: int, numbers: list[int]) -> list[int]:
+def _smaller_in_ratio(size: int, numbers: list[int]) -> list[int]:
     """Sizes of generated samples: those that are to ``size`` as a number of a message is to a larger one: something
     computed from ``size``, half of it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only
     smaller ones."""
@@ -545,7 +569,7 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 
 
-def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
+def _square_sizes(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
     """Sizes of generated samples: both sides of square pictures, such that their area is in the ratio of two numbers of
     a message, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
     sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
@@ -556,11 +580,12 @@ def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, 
         ]
         for got, wanted in counts:  # of elements, more than a side has
             least = places[one] * math.sqrt(wanted / got)
-            yield from ({one: side, other: side} for more in MARGINS if (side := int(least * more)) >= EDGE)
+            lengths = [int(least * more) for more in MARGINS]
+            yield from ({one: side, other: side} for side in lengths if side >= EDGE)
 
 
-def _stage(message: str) -> str:
-    """A failed run's message without its numbers, by which two attempts with other sizes are known to fail at one
-    place: operators with their names."""
+def _failed_place(message: str) -> str:
+    """Where a run with generated samples failed: the operators that the message names, or the message without its
+    numbers if it names none. Two attempts that fail at one place give the same text."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

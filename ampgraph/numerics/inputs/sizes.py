@@ -37,11 +37,13 @@ class Sizes:
     """One size for each symbolic dimension, by its name and by where it stands.
 
     Attributes:
+        ports: the inputs that need sizes.
         given: the user's, by name.
         learnt: sizes of single places, of which a run has shown that the model wants them: names may lie.
         text: whether pictures of open sizes are lines of text.
-        parts: by name, where the last part begins and ends that the model takes: it must not be empty.
+        parts: by name, where the last slice begins and ends that the model takes (`last_slices`).
         turned: inputs whose pictures have their channels last, though no size says so.
+        known: the sizes found, by name.
     """
 
     ports: Sequence[GraphInput]
@@ -54,7 +56,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         self.known = dict(self.given)
-        places: dict[str, tuple[GraphInput, int]] = {}
+        places: dict[str, tuple[GraphInput, int]] = {}  # by name, the place that says most of it
         for port in self.ports:
             for axis, dim in enumerate(port.shape):
                 if isinstance(dim, str) and not _is_anonymous(dim) and (dim not in places or not places[dim][1]):
@@ -63,25 +65,27 @@ class Sizes:
         for name, (port, axis) in places.items():
             if name not in self.known and name not in later:
                 guess, (start, end) = self._guess(name, port, axis), self.parts.get(name, (0, 0))
-                self.known[name] = guess if start < guess else end
+                self.known[name] = guess if start < guess else end  # the last slice must not be empty
         for name in later:
             if name not in self.known:
                 self.known[name] = self._summed_size(name)
 
     def size(self, dim: int | str | None) -> int:
-        """The size of a dimension of any value; a name that no input has counts as a sequence."""
+        """The size of a dimension of any value: a number, a name, or None (open); a name that no input has, and is no
+        sum, counts as a sequence, as None does."""
         if isinstance(dim, int):
             return dim
-        if dim is None:
-            return SEQUENCE
-        return self.known[dim] if dim in self.known else self._summed_size(dim) if _is_sum(dim) else SEQUENCE
+        if dim in self.known:
+            return self.known[dim]
+        return self._summed_size(dim) if dim is not None and _is_sum(dim) else SEQUENCE
 
     def shape(self, port: GraphInput) -> tuple[int, ...]:
-        """The sizes of an input."""
+        """The shape in which an input is generated."""
         return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
 
-    def open(self) -> list[Place]:
-        """The places (input, axis) whose size nobody has said; leading axes last, as they seldom matter."""
+    def open_places(self) -> list[Place]:
+        """The places (input, axis) of generated inputs whose size neither file nor user says, learnt ones among them;
+        leading axes last, as they seldom matter."""
         places = [
             (port.name, axis)
             for port in self.ports
@@ -91,7 +95,8 @@ class Sizes:
         return sorted(places, key=lambda place: place[1] == 0)
 
     def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
-        """The size at one place: what was learnt of it, else by its name, else by where it stands."""
+        """The size of a generated input at one place, whose dimension is ``dim``: what was learnt of it, else by its
+        name, else by where it stands."""
         if (port.name, axis) in self.learnt:
             return self.learnt[port.name, axis]
         unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
@@ -99,7 +104,7 @@ class Sizes:
 
     @property
     def past(self) -> int:
-        """The length of the part of a sequence that came before, which caches hold."""
+        """The length of the part of a sequence that came before, which caches hold; 0 where no dimension is one."""
         return next((size for name, size in self.known.items() if self._is_past(name)), 0)
 
     def _is_past(self, name: str) -> bool:
@@ -118,7 +123,8 @@ class Sizes:
         return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
 
     def _summed_size(self, name: str) -> int:
-        """The size of a dimension whose name is a sum of others, or means past and present together."""
+        """The size of a dimension whose name is a sum of others (`SEQUENCE` where it cannot be computed), or means past
+        and present together: `past` and the length of the tokens."""
         if not _is_sum(name):
             tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
             return self.past + self.size(tokens[0] if tokens else "")
@@ -128,13 +134,14 @@ class Sizes:
         return SEQUENCE if number is None else max(number, 1)
 
     def _guess(self, name: str, port: GraphInput, axis: int) -> int:
-        """A size by the name of a dimension, and by the input and the axis where it stands."""
+        """A size by the name of a dimension ("" for none), and by the input and the axis where it stands; the first
+        rule that fits says it."""
         word, rank = name.lower(), len(port.shape)
         if name and self._is_past(name):
             return PAST
         if "batch" in word:
             return BATCH
-        if "float" in port.dtype and rank <= 3 and axis == rank - 1 and sounds(port.name, word):
+        if "float" in port.dtype and rank <= 3 and axis == rank - 1 and is_sound_name(port.name, word):
             return SECOND
         if "frame" in word and rank >= 3:
             return FRAMES
@@ -146,13 +153,17 @@ class Sizes:
             return BATCH
         pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
         if pictured or (rank >= 4 and ("height" in word or "width" in word)):
-            last = isinstance(port.shape[-1], int) or port.name in self.turned
-            channels = axis == (rank - 1 if port.name in self.turned else 0 if last else 1)
-            return CHANNELS if channels else self._picture_side(port, axis)
+            channels_axis = 1
+            if port.name in self.turned:
+                channels_axis = rank - 1
+            elif isinstance(port.shape[-1], int):
+                channels_axis = 0  # the file fixes the channels, last: no open axis is theirs
+            return CHANNELS if axis == channels_axis else self._picture_side(port, axis)
         return SEQUENCE
 
     def _picture_side(self, port: GraphInput, axis: int) -> int:
-        """The height or width of a picture, in a usual ratio to the other side where that is fixed."""
+        """The height or width (``axis``) of a picture: `IMAGE`; of a line of text by its usual ratio, which also a
+        fixed height in the axis before tells."""
         across = port.shape[axis - 1] if axis >= 3 else None
         if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
             return ASPECT * across
@@ -161,13 +172,13 @@ class Sizes:
         return TEXT if axis == (1 if isinstance(port.shape[-1], int) else 2) else ASPECT * TEXT
 
 
-def sounds(name: str, dim: str = "") -> bool:
-    """Whether an input, or a dimension of it, has the name of sound."""
+def is_sound_name(name: str, dim: str = "") -> bool:
+    """Generated inputs: whether the name of an input, or of a dimension of it ("" for none), speaks of sound."""
     return any(word in text for text in (name.lower(), dim.lower()) for word in SOUND_NAMES)
 
 
 def _is_anonymous(name: str) -> bool:
-    """Sizes of generated inputs: whether a dimension's name is none: paddle2onnx writes ``?`` for open ones."""
+    """Sizes of generated inputs: whether a dimension's name says nothing: paddle2onnx writes ``?`` for open ones."""
     return not any(sign.isalnum() for sign in name)
 
 
@@ -177,7 +188,8 @@ def _is_sum(name: str) -> bool:
 
 
 def _evaluate(text: str) -> int | None:
-    """Sizes of generated inputs: a dimension's name that is arithmetic, by precedence; None for anything else."""
+    """Sizes of generated inputs: the value of arithmetic on numbers, ``8 + 2*16``: products before sums, quotients
+    rounded down; None for anything else, as brackets and a division by 0."""
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
         product = 1
@@ -194,12 +206,12 @@ def _evaluate(text: str) -> int | None:
     return total
 
 
-def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
-    """For sizes of generated inputs, by name of a dimension: where the last part begins and ends that the model takes
-    of it. A part behind the size is empty: ONNX Runtime warns, and gives another answer each time."""
+def last_slices(flow: Dataflow) -> dict[str, tuple[int, int]]:
+    """For sizes of generated inputs, by name of a dimension: where the last of the constant slices begins and ends that
+    the model takes of it. A slice behind the size is empty: ONNX Runtime warns, and each answer is another."""
     found: dict[str, tuple[int, int]] = {}
     for op in flow.with_roles(traits().operators("slices")):
-        shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]
+        shape, bounds = flow.shape(op.inputs[0]), [_stored_integers(flow, value) for value in op.inputs[1:4]]
         if shape is None or len(bounds) < 3 or any(bound is None for bound in bounds):
             continue
         for start, end, axis in zip(*filter(None, bounds), strict=False):
@@ -209,15 +221,16 @@ def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _whole(flow: Dataflow, value: int) -> list[int] | None:
-    """Sizes of generated inputs: a few stored whole numbers; None for others."""
+def _stored_integers(flow: Dataflow, value: int) -> list[int] | None:
+    """Sizes of generated inputs: the numbers of a stored tensor of at most `FEW` integers; None for other values."""
     item = flow.values[value] if value != NONE else None
     array = flow.weights.array(item, FEW) if item is not None and item.weight else None
     return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]
 
 
-def channels_last(flow: Dataflow, value: int) -> bool:
-    """Whether an input is turned from [batch, height, width, channels] to channels first at once."""
+def is_channels_last(flow: Dataflow, value: int) -> bool:
+    """Generated inputs: whether an operator transposes one, the value ``value``, from [batch, height, width, channels]
+    to channels first at once."""
     return any(flow.integers(op, "perm") == CHANNELS_FIRST for op in flow.readers(value) if has(op.role, "permutes"))
 
 

@@ -31,10 +31,12 @@ ENOUGH = 0.25  # of the samples: so many that are decided tell of the others
 
 @dataclass(frozen=True)
 class Judged:
-    """``error`` is ``off`` over ``size``: of a difference and a reference in one unit, ``size`` at least ``least``.
+    """What a metric says of one output of one sample: ``off``, the size of the difference, and ``size``, that of the
+    reference, in one unit, whose quotient is the error.
 
     Attributes:
-        sort: what the output was taken for.
+        least: what ``off`` is measured against at least.
+        sort: what the output was taken for, as the report names it: "numbers", "tokens", ...
         scaled: whether the output's scale over the samples is a floor as well.
         undecided: whether it says nothing of others: probabilities without a clear class in any row, or numbers that
             run away.
@@ -55,11 +57,14 @@ class Judged:
         """The error of one output of one sample: ``off`` over the largest of ``size``, ``least`` and, where it is
         ``scaled``, `SCALE_SHARE` of the output's ``scale``. Infinite for a difference where all three are 0."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
-        return self.off / size if size else 0.0 if not self.off else math.inf
+        if not size:
+            return math.inf if self.off else 0.0
+        return self.off / size
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
-    """For a metric: an error that occurred: of 8 samples the 90th percentile is the eighth."""
+    """For a metric: the quantile ``share`` (0 to 1) of some errors, at least one: always an error that occurred: of 8
+    samples the 90th percentile is the eighth."""
     return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
 
 
@@ -101,8 +106,6 @@ class Scores(Spread):
     @property
     def decisive(self) -> float:
         """The error that is compared with the tolerance: the mean, or the 90th percentile."""
-        if not all(map(math.isfinite, self.errors)) and self.over_all:
-            return math.inf
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
 
     def to_dict(self) -> JsonObject:
@@ -117,8 +120,8 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Apart:
-    """One output of one sample.
+class OutputDifference:
+    """How one output of one sample differs from the reference's.
 
     ``error`` is the root mean square of the difference over that of the reference, of what is finite in it, and over
     ``FLOOR`` where the reference is smaller; infinite where one element is not finite in the result or the reverse, and
@@ -144,26 +147,27 @@ class Apart:
     slices: tuple[Slices, ...] = field(default=(), repr=False, compare=False)
 
 
-def apart(reference: Result, result: Result) -> Apart:
-    """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
+def compare_outputs(reference: Result, result: Result) -> OutputDifference:
+    """Compares an output with the reference's: arrays, maps, sequences of them, or nothing (an empty optional). What
+    differs in shape or kind has an infinite error and a reason."""
     if isinstance(reference, list) or isinstance(result, list):
-        return _sequences(reference, result)
+        return _compare_sequences(reference, result)
     if isinstance(reference, dict) or isinstance(result, dict):
-        return _maps(reference, result)
+        return _compare_maps(reference, result)
     if reference is None or result is None:
-        return Apart(0, 0) if reference is result else _different("one of the two is empty")
+        return OutputDifference(0, 0) if reference is result else _incomparable("one of the two is empty")
     want, got = np.asarray(reference), np.asarray(result)
     if want.shape != got.shape:
-        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}", is_float(want))
+        return _incomparable(f"shape {list(got.shape)} instead of {list(want.shape)}", is_float(want))
     if is_float(want) and is_float(got):
-        return _floats(want, got)
+        return _compare_floats(want, got)
     differ = int((want != got).sum())
-    return Apart(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
+    return OutputDifference(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
 
 
-def _different(reason: str, floating: bool = False) -> Apart:
+def _incomparable(reason: str, floating: bool = False) -> OutputDifference:
     """Error between outputs that cannot be compared by numbers: infinite, and ``reason`` says why."""
-    return Apart(math.inf, math.inf, reason=reason, floating=floating)
+    return OutputDifference(math.inf, math.inf, reason=reason, floating=floating)
 
 
 def is_float(array: Array) -> bool:
@@ -171,22 +175,23 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _maps(reference: Result, result: Result) -> Apart:
+def _compare_maps(reference: Result, result: Result) -> OutputDifference:
     """Error between two outputs that are maps: by their keys, the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
-        return _different("maps of different keys")
+        return _incomparable("maps of different keys")
     return replace(
-        apart(*(np.asarray([found[key] for key in reference]) for found in (reference, result))), nested=True
+        compare_outputs(*(np.asarray([found[key] for key in reference]) for found in (reference, result))), nested=True
     )
 
 
-def _sequences(reference: Result, result: Result) -> Apart:
-    """Error between two outputs that are sequences, element by element: the worst one counts."""
+def _compare_sequences(reference: Result, result: Result) -> OutputDifference:
+    """Error between two outputs that are sequences, element by element: that of the worst one, counts added up.
+    Elements of which the reference gives nothing finite count where all are such, or numbers are lost in them."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
-        return _different("sequences of different lengths")
-    parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
+        return _incomparable("sequences of different lengths")
+    parts = [compare_outputs(a, b) for a, b in zip(reference, result, strict=True)]
     if not parts:
-        return Apart(0, 0, nested=True)
+        return OutputDifference(0, 0, nested=True)
     counts = {
         name: sum(getattr(part, name) for part in parts)
         for name in ("infinite", "nan", "nonfinite_mismatches", "compared")
@@ -195,15 +200,15 @@ def _sequences(reference: Result, result: Result) -> Apart:
     informative = parts if silent else [part for part in parts if not part.silent or part.nonfinite_mismatches]
     worst = max(informative, key=lambda part: part.error)
     floating = any(part.floating for part in parts)
-    return Apart(
+    return OutputDifference(
         worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating,
         nested=True,
     )  # fmt: skip
 
 
-def _floats(reference: Array, result: Array) -> Apart:
-    """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
-    zeros may differ by a little."""
+def _compare_floats(reference: Array, result: Array) -> OutputDifference:
+    """Error between two float arrays of one shape: relative L2 over what is finite in both, infinite unless infinities
+    and NaN agree. The norm has a floor, so that zeros may differ by a little."""
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -216,20 +221,25 @@ def _floats(reference: Array, result: Array) -> Apart:
     silent = bool(want.size) and not known.any()
     root = float(kept.sum()) ** 0.5
     smallest = FLOOR * root / scale
-    error = math.inf if mismatches or silent else off / max(norm, smallest) if kept.any() else 0.0
-    cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
+    error = math.inf
+    if not (mismatches or silent):
+        error = off / max(norm, smallest) if kept.any() else 0.0
+    cosine = None
+    if norm and other:
+        cosine = max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
-    same = _argmax(want, got)
+    same = _same_argmax(want, got)
     rms = scale / (root or 1.0)
     slices = slices_of(want, want - got) if kept.all() else ()
-    return Apart(
+    return OutputDifference(
         error, largest, cosine, same, infinite, nan, mismatches, compared=int(kept.sum()), silent=silent, floating=True,
         off=off * rms, size=norm * rms, slices=slices,
     )  # fmt: skip
 
 
-def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
-    """Of two outputs: rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
+def _same_argmax(want: Array, got: Array) -> tuple[int, int] | None:
+    """Of two outputs: how many rows along the last axis have their largest element at the same place, of how many; None
+    for rows of one element, or none. A NaN agrees with nothing.
 
     Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""
     if not want.ndim or want.shape[-1] < 2 or not want.size:
@@ -239,22 +249,23 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
     return (int(same.sum()), int(rows.sum())) if rows.any() else None
 
 
-def part_error(part: OutputPart, found: Apart) -> float:
-    """The error of a part in one sample; 0 where it was not compared."""
+def part_error(part: OutputPart, found: OutputDifference) -> float:
+    """The relative error of a part of an output in one sample, compared as ``found``; 0 where the part is not in it."""
     slices = next((each for each in found.slices if each.axis == part.axis), None)
     return part.error(slices, FLOOR) if slices is not None and len(slices.size) > part.places.max() else 0.0
 
 
 @dataclass
 class Agreement(Spread):
-    """One output over all samples: what was seen of each, and what a metric says where one was asked for.
+    """One output over all samples: what was seen of each (``parts``), and what a metric says of each (``judged``, empty
+    where none was asked for).
 
     ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
     finite elements, ``nonfinite_mismatches``: those that are not finite on one side alone.
     """
 
     name: str
-    parts: list[Apart] = field(default_factory=list)
+    parts: list[OutputDifference] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     counts: bool = True
     over_all: bool = False
@@ -264,8 +275,8 @@ class Agreement(Spread):
     nonfinite_mismatches: int = 0
     floating: bool = False
 
-    def add(self, found: Apart, judged: Judged | None = None) -> None:
-        """Takes in another sample, and what a metric says of it."""
+    def add(self, found: OutputDifference, judged: Judged | None = None) -> None:
+        """Takes in the difference of another sample, and what a metric says of it, always or never."""
         self.parts.append(found)
         self.compared += found.compared
         self.infinite += found.infinite
@@ -297,7 +308,7 @@ class Agreement(Spread):
 
     @property
     def reason(self) -> str:
-        """Why something could not be compared, unless the metric could."""
+        """Why an output could not be compared in the first sample where the metric could not either; "" for none."""
         known = [bool(judged) and math.isfinite(judged.off) for judged in self.judged] or [False] * len(self.parts)
         return next((p.reason for p, told in zip(self.parts, known, strict=True) if p.reason and not told), "")
 
@@ -322,8 +333,8 @@ class Agreement(Spread):
         return self.informative(self.errors)
 
     def informative(self, numbers: list[Told]) -> list[Told]:
-        """Those of samples whose reference says something, all if none does. Undecided ones do not where enough others
-        do."""
+        """Of ``numbers``, one for each sample: those of the samples that say something: whose reference is finite
+        somewhere, and which are decided if `ENOUGH` are. All of them where no sample says anything."""
         silent = self.silent
         heard = [i for i in range(len(numbers)) if i not in silent]
         decided = [i for i in heard if not (i < len(self.judged) and self.judged[i].undecided)]
@@ -354,7 +365,8 @@ class Agreement(Spread):
 
     @property
     def scale(self) -> float:
-        """The output's scale by the metric: the median over the samples that have something to compare."""
+        """The output's scale by the metric: the median of ``size`` over the samples that have something to compare; 0.0
+        where none has."""
         both = zip(self.judged, self.parts, strict=False)
         told = self.informative([judged.size if part.compared else math.inf for judged, part in both])
         sizes = [size for size in told if math.isfinite(size)]
@@ -413,10 +425,12 @@ class Agreement(Spread):
 
 
 def deciding_part(output: Agreement) -> tuple[str, list[float]] | None:
-    """The part by which an output is held against the tolerance, with its errors; None where the whole decides."""
+    """The part by which an output is held against the tolerance: its name, and its error in each sample; None where the
+    whole decides."""
     part, errors = max(output.by_part, key=lambda found: quantile(found[1], QUANTILE), default=(None, [0.0]))
-    decides = part is not None and quantile(errors, QUANTILE) / PART >= output.held.decisive
-    return (part.name, errors) if part is not None and decides else None
+    if part is None or quantile(errors, QUANTILE) / PART < output.held.decisive:
+        return None
+    return part.name, errors
 
 
 # -- what a model is like, whatever is low in it ----------------------------------------------------------------------
@@ -435,18 +449,18 @@ def sensitivity(
     """
     outputs: dict[str, Agreement] = {}
     for feeds in samples:
-        rounded = {name: _rounded(value, dtype) for name, value in feeds.items()}
-        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_finite, rounded.values())):
+        rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
+        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_is_finite, rounded.values())):
             continue
         found = run(rounded)
         for name, value in run(feeds).items():
-            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
+            outputs.setdefault(name, Agreement(name)).add(compare_outputs(value, found[name]))
     floating = [output for output in outputs.values() if output.floating and output.compared]
     worst = max(floating, key=lambda output: output.p90, default=None)
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
 
 
-def _rounded(value: Result, dtype: str) -> Result:
+def _round_to(value: Result, dtype: str) -> Result:
     """For the sensitivity of a model: a float array rounded to a low type and back; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
@@ -454,24 +468,25 @@ def _rounded(value: Result, dtype: str) -> Result:
         return value.astype(numpy_type(dtype)).astype(value.dtype)
 
 
-def _finite(value: Result) -> bool:
-    """Whether no number of an output is infinite or NaN."""
+def _is_finite(value: Result) -> bool:
+    """For the sensitivity of a model: whether a rounded input holds no infinity and no NaN."""
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
-LIKELY = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they like
+SMALL_ROLES = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they like
 LOST = 0.1  # of the size of an output below the floor
 
 
-def vanishing(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
-    """For the verdict: the output too small for float16, in words ("" for none): the measure's floor calls it right.
+def vanishing_output(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
+    """For the verdict: a sentence on the first output that is too small for float16 ("" for none), which the measure's
+    floor calls right.
 
     It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``roles``: what
     `roles_of` says of the outputs; probabilities may be that small.
     """
     for output in outputs:
         largest = max((size for _, size in output.sizes), default=FLOOR)
-        if largest >= FLOOR or roles.get(output.name) in LIKELY:
+        if largest >= FLOOR or roles.get(output.name) in SMALL_ROLES:
             continue
         lost = median(off / size for off, size in output.sizes)
         if lost >= LOST:

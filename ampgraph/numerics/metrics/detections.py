@@ -16,7 +16,8 @@ NEAR = 0.1  # without boxes: the largest distance of partners, of each column's 
 
 @dataclass(frozen=True)
 class Pairing:
-    """(row of the reference, row of the result) of partners, in the reference's order, and how many rows there are."""
+    """Which rows of two outputs are partners: ``pairs`` of (row of the reference, row of the result), in the order of
+    the reference; ``rows``: how many either side has."""
 
     pairs: tuple[tuple[int, int], ...]
     rows: tuple[int, int]
@@ -26,23 +27,26 @@ class Pairing:
         """How many rows have a partner, of how many on both sides together."""
         return 2 * len(self.pairs), sum(self.rows)
 
-    def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:
+    def align(self, reference: Array, result: Array) -> tuple[Array, Array]:
         """The rows of reference and result with partners beside each other; zeros stand beside a row without
         partner."""
         ours, theirs = (list(rows) for rows in zip(*self.pairs, strict=True)) if self.pairs else ([], [])
         lost, new = (np.setdiff1d(np.arange(n), used) for n, used in zip(self.rows, (ours, theirs), strict=True))
-        want = np.concatenate([reference[ours], reference[lost], np.zeros_like(reference, shape=_like(result, new))])
-        got = np.concatenate([result[theirs], np.zeros_like(result, shape=_like(reference, lost)), result[new]])
+        want = np.concatenate(
+            [reference[ours], reference[lost], np.zeros_like(reference, shape=_rows_shape(result, new))]
+        )
+        got = np.concatenate([result[theirs], np.zeros_like(result, shape=_rows_shape(reference, lost)), result[new]])
         return want, got
 
 
-def _like(array: Array, rows: Array) -> tuple[int, ...]:
-    """Paired rows of detections: the shape of an array with as many rows as ``rows``."""
+def _rows_shape(array: Array, rows: Array) -> tuple[int, ...]:
+    """Paired rows of detections: the shape of ``array`` with as many rows as ``rows`` names."""
     return (len(rows), *array.shape[1:])
 
 
 def box_columns(rows: Array) -> int | None:
-    """Of detections: where in rows [n, k] a box begins, as two corners; None where no four columns are one.
+    """Of detections: the column of rows [n, k] at which a box begins, four columns of two corners, the second not less
+    than the first; None where none does. The last four columns are tried first.
 
     The columns beside it must be classes (whole numbers) or scores (0 to 1).
     """
@@ -56,7 +60,7 @@ def box_columns(rows: Array) -> int | None:
     return None
 
 
-def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: Sequence[Array] = ()) -> Pairing:
+def pair_rows(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: Sequence[Array] = ()) -> Pairing:
     """Of detections: partners among rows [n, k] and [m, k], the nearest first; each row has one at most.
 
     Rows with boxes are partners where these overlap by half or more and nothing of ``ours`` and ``theirs`` (classes, a
@@ -65,7 +69,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
     """
     start = box_columns(reference) if len(reference) else None
     if start is not None:
-        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and whole(reference[:, i])]
+        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and are_whole(reference[:, i])]
         ours = (*ours, *(reference[:, i] for i in classes))
         theirs = (*theirs, *(result[:, i] for i in classes))
     span = np.maximum(np.ptp(reference, 0), 1e-12) if len(reference) else 1.0
@@ -80,11 +84,12 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
         for one, other in zip(ours, theirs, strict=True):
             fits &= other == one[i]
         found += [(-float(near[j]), abs(i - int(j)), i, int(j)) for j in np.flatnonzero(fits)]
-    return Pairing(_greedy(sorted(found)), (len(reference), len(result)))
+    return Pairing(_best_pairs(sorted(found)), (len(reference), len(result)))
 
 
-def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Of detections: pairs of rows (reference, result), the best candidate first, each row once."""
+def _best_pairs(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
+    """Of detections: pairs of rows (reference, result), each row once, in order, taken from ``candidates`` (-nearness,
+    distance in place, row, row), which are sorted, the best first."""
     ours: set[int] = set()
     theirs: set[int] = set()
     pairs = []
@@ -96,8 +101,8 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
     return tuple(sorted(pairs))
 
 
-def whole(array: Array) -> bool:
-    """Of detections: whether an array holds whole numbers alone, as classes do."""
+def are_whole(array: Array) -> bool:
+    """Of detections: whether an array holds whole numbers alone, of any type, as classes do."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 

@@ -19,8 +19,8 @@ from ...core.arrays import Array, Result
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
 from ...core.metric_names import CUSTOM, METRICS, OVER_ALL
-from .agreement import FLOOR, Apart, Judged, apart, is_float
-from .detections import WIDTHS, Pairing, paired, whole
+from .agreement import FLOOR, Judged, OutputDifference, compare_outputs, is_float
+from .detections import WIDTHS, Pairing, are_whole, pair_rows
 from .roles import LOGARITHMS, NUMBERS, PROBABILITIES, ROWS
 
 Outputs = Mapping[str, Result]
@@ -76,14 +76,15 @@ def metric_of(given: str | Function | None, roles: Mapping[str, str] | None = No
     if not isinstance(given, str) or ":" not in given:
         hint = nearest(str(given), list(METRICS)) or f"{', '.join(METRICS)}; or {CUSTOM}"
         raise AmpError("AMP312", f"unknown metric '{given}'", hint=hint)
-    return Metric(given, {}, loaded(given))
+    return Metric(given, {}, load_function(given))
 
 
 @dataclass
 class Metric:
-    """One of METRICS, or a function of the user's own, whose ``name`` is where it is.
+    """One of METRICS by ``name``, or a ``function`` of the user's own, whose ``name`` says where it is defined.
 
-    ``roles``: what the reference's outputs are; ``sorts``: by output, as its first sample shows it."""
+    ``roles``: what the reference's outputs are, as `roles_of` says; ``sorts``: what "auto" takes each output for, which
+    its first sample decides."""
 
     name: str
     roles: Mapping[str, str]
@@ -92,45 +93,47 @@ class Metric:
 
     @property
     def over_all(self) -> bool:
-        """Whether errors are shares, whose mean over the samples is judged."""
+        """Whether this metric's errors are shares, whose mean over the samples is judged."""
         return self.function is None and self.name in OVER_ALL
 
     def judge(
-        self, reference: Outputs, result: Outputs, parts: Mapping[str, Apart] | None = None
+        self, reference: Outputs, result: Outputs, parts: Mapping[str, OutputDifference] | None = None
     ) -> dict[str, Judged]:  # fmt: skip
         """What the metric says of each output that it is about, or of the whole sample under the name `SAMPLE`.
 
-        ``parts``: what `apart` says of each output, where that is known. Raises AmpError AMP312 where it is about none
-        of the outputs, and for a function that fails.
+        ``parts``: what `compare_outputs` gives for each output; None: it is computed here. Raises AmpError AMP312 where
+        the metric is about none of the outputs, and for a function that fails.
         """
         if self.function is not None:
-            ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
-            return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}
-        judged = self._judged_sets(reference, result)
+            ours, theirs = ({name: _widen_low(value) for name, value in side.items()} for side in (reference, result))
+            return {SAMPLE: Judged(_call_function(self.function, self.name, ours, theirs), sort=self.name)}
+        judged = self._judge_detections(reference, result)
         for name, want in reference.items():
-            if name not in judged and self._about(want):
+            if name not in judged and self._is_about(want):
                 got = result[name]
-                found = apart(want, got) if parts is None else parts[name]
-                sort = (
-                    self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort_of(name, found, want))
-                )
-                absent = sort == NUMBERS and self.roles.get(name) == PROBABILITIES and _absent(want)
-                judged[name] = replace(_judged_as(sort, found, want, got), absent=absent)
+                found = compare_outputs(want, got) if parts is None else parts[name]
+                sort = self.name
+                if sort == "auto":
+                    sort = self.sorts.setdefault(name, self._sort_of(name, found, want))
+                absent = sort == NUMBERS and self.roles.get(name) == PROBABILITIES and _finds_nothing(want)
+                judged[name] = replace(_judge_as(sort, found, want, got), absent=absent)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
             raise AmpError("AMP312", f"no output has {NEEDS[self.name]} for metric {self.name}", hint=hint)
         return judged
 
-    def _about(self, want: Result) -> bool:
-        """Whether the metric has something to say of an output: classes for argmax, integers for tokens."""
+    def _is_about(self, want: Result) -> bool:
+        """Whether the metric has something to say of an output by itself: of one with classes for argmax and logits, of
+        integers for tokens, of none for detections."""
         if self.name in ("argmax", "logits"):
             return _has_classes(want)
         if self.name == TOKENS:
             return isinstance(want, np.ndarray) and want.dtype.kind in "iu"
         return self.name != "detections"
 
-    def _sort_of(self, name: str, found: Apart, want: Result) -> str:
-        """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
+    def _sort_of(self, name: str, found: OutputDifference, want: Result) -> str:
+        """What the metric "auto" takes an output for: tokens if integers; probabilities or their logarithms if the
+        graph says so and the numbers allow it, or if rows sum to one; else numbers."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
         if not found.floating or found.nested:
@@ -141,29 +144,29 @@ class Metric:
         likely = _within_one(want) if role == PROBABILITIES else _sums_to_one(want)
         return PROBABILITIES if likely else NUMBERS
 
-    def _judged_sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
+    def _judge_detections(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
+        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row; {} for none
+        such. "auto" looks only at outputs that the graph says are selected rows."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
         both = {n: (reference[n], result[n]) for n in names}
         arrays = {n: sides for n, sides in both.items() if all(isinstance(side, np.ndarray) for side in sides)}
         boxes = next((name for name, (want, got) in arrays.items() if _are_boxes(want, got)), None)
-        return {} if boxes is None else _judged_rows(boxes, arrays)
+        return {} if boxes is None else _judge_rows(boxes, arrays)
 
 
 # -- an output as what it is ------------------------------------------------------------------------------------------
 
 
-def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
-    """One output of one sample, by one of METRICS or by its role.
+def _judge_as(sort: str, found: OutputDifference, want: Result, got: Result) -> Judged:
+    """Judges one output of one sample as ``sort``, one of METRICS or a role; ``found``: its difference by relative L2.
 
-    An error that has no floor of its own stands for itself: of integers, sequences, maps, and of what cannot be
-    compared."""
+    That stands as it is for integers, sequences, maps, and for what cannot be compared."""
     if sort == TOKENS:
         return _token_error(found, np.asarray(want), np.asarray(got))
     if not found.floating or not math.isfinite(found.error) or (found.nested and sort != "cosine"):
-        return _by_error(found, "classes" if sort == "argmax" and not found.floating else "")
+        return _judge_by_error(found, "classes" if sort == "argmax" and not found.floating else "")  # integers
     if sort == "cosine":
         return Judged(1 - found.cosine if found.cosine is not None else float(found.error > 0), sort=sort)
     if sort == "max":
@@ -175,9 +178,9 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
         return Judged(float(np.mean(places[0] != places[1])) if places[0].size else 0.0, sort="classes")
     if sort in ("logits", LOGARITHMS):  # what they are logarithms of
         turned = _softmax if sort == "logits" else np.exp
-        found = apart(*(turned(np.asarray(x, np.float64)) for x in (want, got)))
+        found = compare_outputs(*(turned(np.asarray(x, np.float64)) for x in (want, got)))
         if not math.isfinite(found.error):
-            return _by_error(found)
+            return _judge_by_error(found)
     if sort in ("logits", LOGARITHMS, PROBABILITIES):
         return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
     off, undecided = _off_where_decided(found, want, got) if sort == NUMBERS else (found.off, False)
@@ -185,9 +188,9 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
     return Judged(off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS, undecided=undecided)
 
 
-def _off_where_decided(found: Apart, want: Result, got: Result) -> tuple[float, bool]:
-    """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
-    share `SELDOM` of all; and whether no row has one."""
+def _off_where_decided(found: OutputDifference, want: Result, got: Result) -> tuple[float, bool]:
+    """For a metric: the root mean square of an output's difference, and whether it has no row with a clear class. If
+    its rows sum to one, those without a clear class weigh as at most the share `SELDOM` of all; else none is such."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off, False
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -198,17 +201,17 @@ def _off_where_decided(found: Apart, want: Result, got: Result) -> tuple[float, 
     return math.sqrt(float((squares * weights).sum()) / array.size), bool(undecided.all())
 
 
-def _by_error(found: Apart, sort: str = "") -> Judged:
-    """By a metric: judged by the relative error alone."""
+def _judge_by_error(found: OutputDifference, sort: str = "") -> Judged:
+    """By a metric: judged by the relative error alone; ``sort`` "": numbers or integers."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
-def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
+def _token_error(found: OutputDifference, ours: Array, theirs: Array) -> Judged:
     """For a metric: the share of integers that differ, place by place; what one side lacks at the end of the last axis
-    differs."""
+    differs. ``found``: their difference, which has a reason where the shapes differ."""
     whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
     if not found.reason or not whole or not ours.ndim == theirs.ndim > 0 or ours.shape[:-1] != theirs.shape[:-1]:
-        return _by_error(found, TOKENS)
+        return _judge_by_error(found, TOKENS)
     short, long = sorted((ours.shape[-1], theirs.shape[-1]))
     rows = math.prod(ours.shape[:-1])
     same = int((ours[..., :short] == theirs[..., :short]).sum())
@@ -216,7 +219,7 @@ def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """For a metric: probabilities over the classes."""
+    """For a metric: probabilities over the classes of float64 scores; NaN in a row whose largest is not finite."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -230,7 +233,7 @@ def _class_axis(array: Array) -> int:
 
 
 def _has_classes(value: Result) -> bool:
-    """For a metric: whether an output says which class is where, or holds classes."""
+    """For a metric: whether an output holds scores of more than one class, or classes as integers."""
     if value is None or isinstance(value, (list, dict)):
         return False
     array = np.asarray(value)
@@ -238,13 +241,13 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
-    """For a metric: whether all numbers of an output are from 0 to 1, as probabilities are."""
+    """For a metric: whether an output holds floats, all from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
 
-def _absent(value: Result) -> bool:
-    """For a metric: whether an output holds probabilities that are all below what something that is there has."""
+def _finds_nothing(value: Result) -> bool:
+    """For a metric: whether an output holds probabilities that are all below `THERE`, as of things that are absent."""
     return _within_one(value) and float(np.asarray(value).max()) < THERE
 
 
@@ -266,8 +269,10 @@ def _are_boxes(want: Array, got: Array) -> bool:
     return alike and batch and is_float(want) and is_float(got) and want.shape[-1] in WIDTHS
 
 
-def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[str, Judged]:
-    """Detections: each output of the set, its rows beside their partners."""
+def _judge_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[str, Judged]:
+    """Judges detections, each output by its rows beside their partners; counts of rows too, other outputs not.
+
+    ``arrays``: reference and result by output; ``boxes``: the one by which rows are paired, [n, k] or [batch, n, k]."""
     depth = arrays[boxes][0].ndim - 1
     sizes = [side.shape[:depth] for side in arrays[boxes]]
     beside = {
@@ -276,34 +281,32 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
         if all(a.shape[:depth] == s for a, s in zip(both, sizes, strict=True))
     }
     flat = {n: [a if depth == 2 else a[None] for a in both] for n, both in beside.items()}
-    classes = [n for n, (want, got) in beside.items() if want.ndim == depth and whole(want) and whole(got)]
+    classes = [n for n, (want, got) in beside.items() if want.ndim == depth and are_whole(want) and are_whole(got)]
     ours, theirs = flat[boxes]
-    pairings = [
-        paired(
-            *(side[b].astype(np.float64) for side in (ours, theirs)),
-            *([flat[n][i][b] for n in classes] for i in (0, 1)),
-        )
-        for b in range(len(ours))
-    ]
-    judged = {name: _aligned(both, pairings) for name, both in flat.items()}
+    pairings = []
+    for b in range(len(ours)):
+        rows = (side[b].astype(np.float64) for side in (ours, theirs))
+        rows_classes = ([flat[name][side][b] for name in classes] for side in (0, 1))
+        pairings.append(pair_rows(*rows, *rows_classes))
+    judged = {name: _judge_aligned(both, pairings) for name, both in flat.items()}
     for name, (want, got) in arrays.items():
-        if name not in judged and _counts(want, got, pairings):
+        if name not in judged and _holds_row_counts(want, got, pairings):
             judged[name] = Judged(float(np.abs(want - got).sum()), float(want.sum()) or 1.0, sort="counts")
     return judged
 
 
-def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
-    """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
-    row without partner."""
-    parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
-    found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+def _judge_aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
+    """Judges one output of detections (``both`` sides, [batch, n, ...]) by relative error after rows were paired, batch
+    by batch; zeros stand beside a row without partner."""
+    parts = [pairing.align(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
+    found = compare_outputs(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
     together = sum(pair[0] for pair in rows), sum(pair[1] for pair in rows)
-    return replace(_judged_as("l2", found, None, None), sort="detections", paired=together)
+    return replace(_judge_as("l2", found, None, None), sort="detections", paired=together)
 
 
-def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Of detections: whether an integer output says how many rows of the others count."""
+def _holds_row_counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
+    """Of detections: whether integers say on both sides how many rows each batch of the others has."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
@@ -313,7 +316,7 @@ def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
 # -- a function of the user's own -------------------------------------------------------------------------------------
 
 
-def loaded(text: str) -> Function:
+def load_function(text: str) -> Function:
     """The user's metric that ``module:function`` or ``file.py:function`` names.
 
     Raises AmpError AMP312 where there is none.
@@ -322,7 +325,7 @@ def loaded(text: str) -> Function:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except Exception as error:  # whatever a file of the user's own raises
-        raise AmpError("AMP312", f"metric {text}: {_line(error)}", hint=f"give {CUSTOM}") from error
+        raise AmpError("AMP312", f"metric {text}: {_in_one_line(error)}", hint=f"give {CUSTOM}") from error
     found = getattr(module, name, None)
     if not callable(found):
         there = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
@@ -332,7 +335,7 @@ def loaded(text: str) -> Function:
 
 
 def _from_file(path: Path) -> Result:
-    """The module of a file with the user's metric."""
+    """The module that a file with the user's metric makes when it runs. Raises what it raises, FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -344,8 +347,8 @@ def _from_file(path: Path) -> Result:
 
 
 def address_of(function: Function) -> str:
-    """Where another process finds the function that is the user's metric, empty if nowhere: what is defined in a
-    function or a session is not."""
+    """Where another process finds the function that is the user's metric, as `load_function` takes it; empty if
+    nowhere: it is defined in a function or a session."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier():
         return ""
@@ -356,14 +359,17 @@ def address_of(function: Function) -> str:
     return f"{os.path.abspath(file)}:{name}" if module.startswith("ampgraph_metric_") and file else f"{module}:{name}"
 
 
-def _called(function: Function, name: str, reference: Outputs, result: Outputs) -> float:
-    """What the user's metric says of one sample. AmpError AMP312 where it raises, or gives no error from 0 on."""
+def _call_function(function: Function, name: str, reference: Outputs, result: Outputs) -> float:
+    """The error that the user's metric gives for one sample; ``name``: for messages. Raises AmpError AMP312 where it
+    raises anything but an AmpError, or gives no number from 0 on."""
     try:
         found = function(dict(reference), dict(result))
     except AmpError:
         raise
     except Exception as error:  # whatever the user's function raises
-        raise AmpError("AMP312", f"metric {name} raised {_line(error)}", hint="see its traceback in Python") from error
+        raise AmpError(
+            "AMP312", f"metric {name} raised {_in_one_line(error)}", hint="see its traceback in Python"
+        ) from error
     try:
         number = float(found)
     except (TypeError, ValueError):
@@ -374,13 +380,13 @@ def _called(function: Function, name: str, reference: Outputs, result: Outputs) 
     return number
 
 
-def _plain(value: Result) -> Result:
-    """For the user's metric: low types as float32, which every library knows."""
+def _widen_low(value: Result) -> Result:
+    """For the user's metric: an output with low types as float32, which every library knows; lists by element."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_widen_low(item) for item in value]
     return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.name in LOW else value
 
 
-def _line(error: BaseException) -> str:
+def _in_one_line(error: BaseException) -> str:
     """An exception of the user's metric in one line."""
     return f"{type(error).__name__}: {first_line(error)}"

@@ -38,7 +38,8 @@ class Slices:
 
 @dataclass(frozen=True)
 class OutputPart:
-    """Slices of one scale along an axis."""
+    """Slices of one scale along an axis of an output: their indices (``places``, sorted), and that scale, a root mean
+    square over the samples."""
 
     axis: int
     places: Array
@@ -48,9 +49,10 @@ class OutputPart:
     def name(self) -> str:
         """The part as an index, `[:, 4:84]`, which stands behind the output's name."""
         first, last = int(self.places.min()), int(self.places.max())
-        whole = len(self.places) == last - first + 1
         some = f"{first}:{last + 1}" if last > first else str(first)
-        return f"[{':, ' * self.axis}{some if whole else f'{len(self.places)} of {some}'}]"
+        if len(self.places) < last - first + 1:
+            some = f"{len(self.places)} of {some}"
+        return f"[{':, ' * self.axis}{some}]"
 
     def error(self, slices: Slices, floor: float) -> float:
         """The part's error in one sample: relative to its own scale there, which is at least ``floor``."""
@@ -59,30 +61,31 @@ class OutputPart:
 
 
 def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
-    """Root mean squares of an output and of its difference, slice by slice along each axis that may hold parts;
-    float64, all finite."""
+    """The slices of an output and of its difference along each axis that may hold parts; both float64, all finite."""
     axes = [axis for axis in AXES.get(want.ndim, (1,)) if want.ndim and 2 <= want.shape[axis] <= MOST and want.size]
-    return tuple(
-        Slices(axis, _root(want, axis), _root(difference, axis), means, want.size // len(means))
-        for axis in axes
-        for means in [want.mean(_others(want, axis))]
-    )
+    found = []
+    for axis in axes:
+        means = want.mean(_other_axes(want, axis))
+        count = want.size // len(means)
+        found.append(Slices(axis, _slice_rms(want, axis), _slice_rms(difference, axis), means, count))
+    return tuple(found)
 
 
-def _others(array: Array, axis: int) -> tuple[int, ...]:
+def _other_axes(array: Array, axis: int) -> tuple[int, ...]:
     """Parts of an output: all axes of its array but one."""
     return tuple(each for each in range(array.ndim) if each != axis)
 
 
-def _root(array: Array, axis: int) -> Array:
+def _slice_rms(array: Array, axis: int) -> Array:
     """Parts of an output: the root mean square of each slice along an axis, without overflow."""
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
-    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
+    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_other_axes(array, axis))) * largest
     return root
 
 
 def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
-    """The parts of an output, by its slices in each sample; none along an axis that has no one size."""
+    """The parts of an output, by its slices in each sample: the groups of slices that are smaller than the largest by
+    more than chance; none along an axis whose size differs between samples."""
     for same in zip(*(sorted(sample, key=lambda each: each.axis) for sample in samples if sample), strict=False):
         sizes = [each.size for each in same]
         if len({(each.axis, len(each.size)) for each in same}) > 1:
@@ -90,9 +93,9 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
         scales = np.sqrt(np.mean(np.square(sizes), axis=0))
         order = np.argsort(scales, kind="stable")
         ordered = scales[order]
-        ends = np.flatnonzero(ordered[1:] > GAP * ordered[:-1]) + 1
+        ends = np.flatnonzero(ordered[1:] > GAP * ordered[:-1]) + 1  # where a group of larger slices begins
         *small, largest = np.split(order, ends)
-        numbers = _independent(same, largest)
+        numbers = _independent_numbers(same, largest)
         top = math.sqrt(float(np.mean(scales[largest] ** 2)))
         for places in small:
             scale = math.sqrt(float(np.mean(scales[places] ** 2)))
@@ -100,8 +103,9 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
                 yield OutputPart(same[0].axis, np.sort(places), scale)
 
 
-def _independent(same: Sequence[Slices], places: Array) -> float:
-    """How many independent numbers a slice has over the samples: one where those of ``places`` never vary."""
+def _independent_numbers(same: Sequence[Slices], places: Array) -> float:
+    """Parts of an output: how many independent numbers a slice has over the samples: all, or one where those of the
+    slices ``places`` never vary; as ``same``, one axis in each sample, shows it."""
     weights = np.array([each.count for each in same], float)
     squares = np.average([each.size[places] ** 2 for each in same], axis=0, weights=weights)
     means = np.average([each.mean[places] for each in same], axis=0, weights=weights)

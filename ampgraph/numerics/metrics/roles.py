@@ -12,18 +12,18 @@ NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log prob
 
 
 def roles_of(flow: Dataflow) -> dict[str, str]:
-    """What each output holds: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves
-    alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else
-    ``numbers``."""
+    """What each output of a model holds, by its name: ``probabilities`` and ``log probabilities`` that a softmax or
+    sigmoid makes and moves alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top
+    k), else ``numbers``."""
     names = {value: flow.values[value].name for value in flow.scopes[0].outputs}
     return {name: _role(flow, value) for value, name in names.items()}
 
 
 def _role(flow: Dataflow, value: int) -> str:
-    """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
-    if any(_picks(flow, op) for op in _before(flow, value)):
+    """What an output holds, as `roles_of` says it, by the operators that its value comes from."""
+    if any(_picks_rows(flow, op) for op in _operators_before(flow, value)):
         return ROWS
-    maker = _maker(flow, value)
+    maker = _computing_operator(flow, value)
     if maker is None:
         return NUMBERS
     if has(maker.role, "log_probabilities"):
@@ -31,8 +31,9 @@ def _role(flow: Dataflow, value: int) -> str:
     return PROBABILITIES if has(maker.role, "probabilities") else NUMBERS
 
 
-def _maker(flow: Dataflow, value: int) -> Op | None:
-    """What an output holds: the operator that computes a value's elements, in an If's first branch if that gives it."""
+def _computing_operator(flow: Dataflow, value: int) -> Op | None:
+    """For what an output holds: the operator that computes a value's elements, which moves only pass on; of an If that
+    of its first branch. None for an input and a stored tensor."""
     op = flow.writer(value)
     while op is not None:
         if op.role == "If":
@@ -46,14 +47,14 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
     return None
 
 
-def _before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """For what an output holds: the operators that a value comes from, back to the products."""
+def _operators_before(flow: Dataflow, value: int) -> Iterator[Op]:
+    """For what an output holds: the operators that a value comes from, back to the products, these included."""
     return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 
-def _picks(flow: Dataflow, op: Op) -> bool:
+def _picks_rows(flow: Dataflow, op: Op) -> bool:
     """For what an output holds: whether an operator selects rows by value (top k, suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}
-    return any(_picks(flow, inner) for inner in flow.ops if inner.scope in inside)
+    return any(_picks_rows(flow, inner) for inner in flow.ops if inner.scope in inside)

@@ -12,9 +12,9 @@ import numpy as np
 
 from ...core.arrays import Result
 from ...core.errors import AmpError
-from ...core.files import unwritable
+from ...core.files import write_error
 from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from .agreement import Agreement, Apart, Scores, apart, deciding_part, part_error
+from .agreement import Agreement, OutputDifference, Scores, compare_outputs, deciding_part, part_error
 from .metric import SAMPLE, Metric, Outputs
 from .parts import PART
 
@@ -41,6 +41,7 @@ class Compared:
         metric: what judges a sample.
         numbers_first: classes and indices, which flip where scores tie, count only if there is no other output.
         whole: what the metric says of samples as a whole, where it does that.
+        found: each output over the samples, by name.
     """
 
     metric: Metric
@@ -53,12 +54,12 @@ class Compared:
 
         Raises AmpError AMP312 where the metric is about none of the outputs, or fails.
         """
-        parts = {name: apart(value, result[name]) for name, value in expected.items()}
+        parts = {name: compare_outputs(value, result[name]) for name, value in expected.items()}
         judged = self.metric.judge(expected, result, parts)
         if SAMPLE in judged:
             self.whole = self.whole or Agreement(self.metric.name)
             error = judged[SAMPLE].error()
-            self.whole.add(Apart(error, error, compared=1), judged[SAMPLE])
+            self.whole.add(OutputDifference(error, error, compared=1), judged[SAMPLE])
         for name, part in parts.items():
             output = self.found.setdefault(name, Agreement(name, over_all=self.metric.over_all))
             output.counts = name in judged
@@ -67,7 +68,7 @@ class Compared:
 
     @property
     def outputs(self) -> list[Agreement]:
-        """Each output over the samples; ``counts`` says whether it is judged."""
+        """Each output over the samples; its ``counts`` says whether it is judged, which this sets."""
         outputs = list(self.found.values())
         if self.numbers_first:
             floating = any(output.floating for output in outputs)
@@ -86,7 +87,7 @@ class Compared:
         return [self.whole] if self.whole is not None else [output for output in self.outputs if output.counts]
 
     @property
-    def _finite(self) -> list[Agreement]:
+    def _must_be_finite(self) -> list[Agreement]:
         """The outputs that must be finite where the reference is."""
         return self.outputs if self.whole is not None else self._judged
 
@@ -96,7 +97,7 @@ class Compared:
         largest = map(max, zip(*(output.held_errors for output in self._judged), strict=True))
         infinite = (
             any(part.nonfinite_mismatches for part in parts)
-            for parts in zip(*(o.parts for o in self._finite), strict=True)
+            for parts in zip(*(o.parts for o in self._must_be_finite), strict=True)
         )
         return [math.inf if wrong else error for error, wrong in zip(largest, infinite, strict=True)]
 
@@ -104,7 +105,7 @@ class Compared:
     def error(self) -> float:
         """What is held against a tolerance: the largest of an output; infinite where a value is not finite that should
         be."""
-        if any(output.nonfinite_mismatches for output in self._finite):
+        if any(output.nonfinite_mismatches for output in self._must_be_finite):
             return math.inf
         return max((output.held.decisive for output in self._judged), default=0.0)
 
@@ -113,9 +114,10 @@ class Compared:
         return all_within(self.outputs, self.overall, tolerance)
 
     def error_of(self, expected: Outputs, result: Outputs) -> float:
-        """The largest error of another run on one of the samples, against the scales over all of them."""
-        parts = {name: apart(value, result[name]) for name, value in expected.items()}
-        if any(parts[output.name].nonfinite_mismatches for output in self._finite):
+        """The largest error of another run on one of the samples, against the scales over all that were added; it is
+        not added itself."""
+        parts = {name: compare_outputs(value, result[name]) for name, value in expected.items()}
+        if any(parts[output.name].nonfinite_mismatches for output in self._must_be_finite):
             return math.inf
         judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
         scored = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
@@ -123,22 +125,23 @@ class Compared:
         return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in scored.items())), default=0.0)
 
     def distance(self, expected: Outputs, result: Outputs) -> float:
-        """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
-        nothing of small errors."""
-        found = [apart(expected[output.name], result[output.name]) for output in self._finite]
+        """How far the worst output of another run on a sample is from the reference's by relative L2, whatever the
+        metric: a share of places says nothing of small errors."""
+        found = [compare_outputs(expected[output.name], result[output.name]) for output in self._must_be_finite]
         return max((math.inf if each.nonfinite_mismatches else each.error for each in found), default=0.0)
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 
     def verdict(self, tolerance: float, generated: bool) -> CheckVerdict:
-        """Right, doubtful or missed, and by how much at which output."""
+        """The verdict on all samples: right, doubtful or missed, and by how much at which output; unchecked where the
+        reference gives nothing finite. ``generated``: whether the samples are: with ``numbers_first`` half decide."""
         lenient = generated and self.numbers_first
         scored = [output for output in self._judged if not output.mute]
-        scored += [output for output in self._finite if output.nonfinite_mismatches and output not in scored]
+        scored += [output for output in self._must_be_finite if output.nonfinite_mismatches and output not in scored]
         if not scored:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
-        missed = [output for output in scored if _missed(output, tolerance, lenient)]
-        doubted = [output for output in scored if lenient and _doubtful(output, tolerance)]
+        missed = [output for output in scored if _misses(output, tolerance, lenient)]
+        doubted = [output for output in scored if lenient and _is_doubtful(output, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
         def size(output: Agreement, largest: bool) -> float:
@@ -162,7 +165,7 @@ class Compared:
     def unsure(self, tolerance: float) -> bool:
         """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close.
 
-        Who stops as soon as half of them miss stops at every half that comes by chance."""
+        A search that ended as soon as half of them miss would end at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
         if verdict.missed:
             return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
@@ -182,8 +185,9 @@ def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: 
     return compared and all(output.within(tolerance) for output in outputs)
 
 
-def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
-    """For the verdict: whether an output misses the tolerance; ``lenient``: for generated samples half have to."""
+def _misses(output: Agreement, tolerance: float, lenient: bool) -> bool:
+    """For the verdict: whether an output misses the tolerance, or is not finite where it should be. ``lenient``: as for
+    generated samples, only if half of them miss (all of fewer than `SIX`, one alone by far)."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
@@ -193,8 +197,9 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
     return sum(error > limit and not absent for error, absent in found) >= needed
 
 
-def _doubtful(output: Agreement, tolerance: float) -> bool:
-    """For the verdict of the check: whether so many samples miss, or come so close, that one of the user's may miss."""
+def _is_doubtful(output: Agreement, tolerance: float) -> bool:
+    """For the verdict of the check: whether so many generated samples miss (twice counted if by far), or come so close,
+    that one of the user's may miss: more than one, and more than one of `EIGHT`."""
     errors = output.held.errors
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
@@ -230,16 +235,17 @@ class References:
         Raises AmpError: AMP312 when the metric is about none of them, AMP503 when one of them says nothing.
         """
         about = metric.judge(outputs, outputs)
-        silent = next((name for name in about if name and apart(outputs[name], outputs[name]).silent), None)
+        silent = next((name for name in about if name and compare_outputs(outputs[name], outputs[name]).silent), None)
         if silent is not None:
             message = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._outputs)}"
             raise AmpError("AMP503", message, hint="leave that sample out: there is nothing to tune for")
-        self._outputs.append({name: self._kept(value) for name, value in outputs.items()})
+        self._outputs.append({name: self._store_output(value) for name, value in outputs.items()})
 
-    def _kept(self, value: Any) -> Any:
-        """An output of the reference as it is held: in memory, or in a file once memory is full."""
+    def _store_output(self, value: Any) -> Any:
+        """Stores an output of the reference; gives it back as it is held: itself, or an array in a file once those in
+        memory have `IN_MEMORY` bytes. Raises AmpError where the file cannot be written."""
         if isinstance(value, list):
-            return [self._kept(item) for item in value]
+            return [self._store_output(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             return value
         if self._held + value.nbytes <= IN_MEMORY:
@@ -250,5 +256,5 @@ class References:
                 start = file.tell()
                 value.tofile(file)
         except OSError as error:
-            raise unwritable(self._spill, error) from error
+            raise write_error(self._spill, error) from error
         return np.memmap(self._spill, value.dtype, "r", start, value.shape)

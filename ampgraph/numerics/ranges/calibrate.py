@@ -17,7 +17,7 @@ from ...formats.adapters import OnnxGraph
 from ...oplists.traits import has
 from ..graphs import flat_graph
 from ..inputs.samples import Samples
-from ..strict.session import rewrite
+from ..strict.session import make_strict
 from .segments import LIMIT, SegmentedModel
 
 
@@ -38,7 +38,7 @@ def measured_ranges(
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
-    runner = _RangeRunner(flat, flow, _names(flow, flat), device, limit)
+    runner = _RangeRunner(flat, flow, _keys_by_name(flow, flat), device, limit)
 
     def told(done: int, parts: int) -> None:
         """The progress of one sample's run as a part of that of all samples."""
@@ -53,7 +53,7 @@ def measured_ranges(
         ranges.samples += 1
         if enough(ranges):
             break
-    order = {value_key(flow, value.id): None for value in _wanted(flow)}
+    order = {value_key(flow, value.id): None for value in _values_to_measure(flow)}
     ranges.values = {key: ranges.values[key] for key in order if key in ranges.values}
     never = len(order) - len({key for row in runner.keys.values() for key in row})
     odd = [key for key, found in ranges.values.items() if found.nonfinite]  # infinities may be masks: said, not judged
@@ -76,8 +76,8 @@ class _RangeRunner:
         self._low = {v.name for v in (flow.values[i] for i in flow.scopes[0].inputs) if v.dtype in LOW}
         self._inputs = {flow.values[i].name for i in flow.scopes[0].inputs} & set(keys)
         if any(value.dtype in LOW for value in flow.values):
-            rewrite(flat, keep_interface=False)
-        inside = {value_key(flow, v.id) for v in _wanted(flow) if v.scope in _bodies(flow)}
+            make_strict(flat, keep_interface=False)
+        inside = {value_key(flow, v.id) for v in _values_to_measure(flow) if v.scope in _bodies(flow)}
         self.rows = {name: key for name, key in expose_bodies(flat).items() if key in inside}
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}
         self._model = SegmentedModel(flat, sorted(self.keys), device=device, limit=limit)
@@ -94,7 +94,7 @@ class _RangeRunner:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(flow: Dataflow) -> list[Value]:
+def _values_to_measure(flow: Dataflow) -> list[Value]:
     """Measured ranges: the float32 tensors that are computed or fed; a weight by another name is a weight."""
     computed = {target for source, target in flow.passed if source != NONE and not flow.values[source].weight}
     given = {target for source, target in flow.passed if source != NONE} - computed
@@ -102,13 +102,13 @@ def _wanted(flow: Dataflow) -> list[Value]:
     return [v for v in found if v.id not in given]
 
 
-def _names(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
+def _keys_by_name(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
     """Measured ranges: name in the model with its functions inlined -> the keys of the values that it stands for;
     values in bodies are left out."""
-    inside, wanted = _bodies(flow), _wanted(flow)
+    inside, wanted = _bodies(flow), _values_to_measure(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
-    pairs = _paired(flow, flat.dataflow(), inside)
+    pairs = _names_once_inlined(flow, flat.dataflow(), inside)
     crossings = Crossings(flow)
     good = {v.id for v in wanted if v.scope not in inside}
     names: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ def _bodies(flow: Dataflow) -> set[int]:
     return found
 
 
-def _paired(flow: Dataflow, other: Dataflow, bodies: set[int]) -> dict[int, str]:
+def _names_once_inlined(flow: Dataflow, other: Dataflow, bodies: set[int]) -> dict[int, str]:
     """Measured ranges: value -> its name once functions are inlined: operators in the same order, without calls."""
     pairs = {v: flow.values[v].name for v in flow.scopes[0].inputs}
     calls = {scope.op for scope in flow.scopes if scope.kind == "function"}
@@ -158,7 +158,7 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
     if flow.opset < OLDEST or len(flow.scopes) == 1:
         return {}
     with graph.editor(flow) as edit:
-        return {rows.name: key for rows, key in _BodyRows(flow, edit).lift(flow.scopes[0], "")}
+        return {rows.name: key for rows, key in _BodyRows(flow, edit).lift_rows(flow.scopes[0], "")}
 
 
 def range_of_rows(rows: Array) -> Range:
@@ -199,38 +199,40 @@ class _BodyRows:
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
 
-    def lift(self, graph: Scope, path: str) -> list[tuple[Value, str]]:
+    def lift_rows(self, graph: Scope, path: str) -> list[tuple[Value, str]]:
         """Measured ranges: (rows, key) of everything in the bodies below a graph."""
         found: list[tuple[Value, str]] = []
         for op in self._ops.get(graph.id, ()):
             bodies = self._bodies.get(op.id, []) if has(op.kind, "control_flow") else []
             made = next((name for i in op.outputs if (name := self._flow.values[i].name)), op.name)
             # of all bodies before any is given outputs
-            rows = [self._rows(body, f"{path}{escaped(made)}.{body.path.rpartition('.')[2]} > ") for body in bodies]
+            rows = [
+                self._body_rows(body, f"{path}{escaped(made)}.{body.path.rpartition('.')[2]} > ") for body in bodies
+            ]
             for body, own in zip(bodies, rows, strict=True):
                 others = [other for other in bodies if other is not body]
-                found += [(self._given_out(op, body, others, row), key) for row, key in own]
+                found += [(self._give_out_rows(op, body, others, row), key) for row, key in own]
         return found
 
-    def _rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
+    def _body_rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
         """Measured ranges: the rows of a body's own values, and of those in bodies below."""
         made = [i for op in self._ops.get(body.id, ()) for i in op.outputs]
         held = [self._flow.values[i] for i in (*body.inputs, *made)]
         own = [v for v in held if v.dtype == FLOAT32 and not v.container and v.name]  # what is left out has no name
-        below = self.lift(body, path)
-        return [*((self._row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
+        below = self.lift_rows(body, path)
+        return [*((self._value_row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
-    def _given_out(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
+    def _give_out_rows(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
         """Measured ranges: a further output of an operator, with the rows that its body has; the other branch of an If
         gives out a tensor of no rows."""
         if has(op.kind, "loops"):
-            rows = self._add(body, "Reshape", DOUBLE, self._one(body, rows), self._constant(body, np.array([4])))
+            rows = self._add(body, "Reshape", DOUBLE, self._merge_rows(body, rows), self._constant(body, np.array([4])))
         empty = [self._constant(other, np.zeros((0, 4))) for other in others]
-        return self._edit.give_out(op, [rows, *empty], ROWS)
+        return self._edit.add_output(op, [rows, *empty], ROWS)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def _row(self, body: Scope, value: Value) -> Value:
+    def _value_row(self, body: Scope, value: Value) -> Value:
         """Measured ranges: a [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an
         empty tensor has no extremes."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
@@ -242,16 +244,16 @@ class _BodyRows:
             filler = self._constant(body, np.array([neutral], np.float32))
             finite = self._add(body, "Where", FLOAT32, odd, filler, flat)
             both = self._add(body, "Concat", FLOAT32, finite, filler, axis=0)
-            numbers.append(self._double(body, self._add(body, kind, FLOAT32, both, keepdims=0)))
-        numbers.append(self._double(body, self._add(body, "Size", "int64", flat)))
-        numbers.append(self._add(body, "ReduceSum", DOUBLE, self._double(body, odd), keepdims=0))
-        return self._joined(body, numbers)
+            numbers.append(self._to_float64(body, self._add(body, kind, FLOAT32, both, keepdims=0)))
+        numbers.append(self._to_float64(body, self._add(body, "Size", "int64", flat)))
+        numbers.append(self._add(body, "ReduceSum", DOUBLE, self._to_float64(body, odd), keepdims=0))
+        return self._join_row(body, numbers)
 
-    def _double(self, body: Scope, value: Value) -> Value:
+    def _to_float64(self, body: Scope, value: Value) -> Value:
         """A value in float64, in which ranges travel out of a body, by a Cast that is added."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
-    def _one(self, body: Scope, rows: Value) -> Value:
+    def _merge_rows(self, body: Scope, rows: Value) -> Value:
         """Measured ranges: one row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
@@ -261,9 +263,9 @@ class _BodyRows:
             return self._add(body, kind, DOUBLE, one, keepdims=0)
 
         low, high = column(0, "ReduceMin"), column(1, "ReduceMax")
-        return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
+        return self._join_row(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
-    def _joined(self, body: Scope, numbers: list[Value]) -> Value:
+    def _join_row(self, body: Scope, numbers: list[Value]) -> Value:
         """Measured ranges: four scalars as a row [1, 4], by nodes that are added."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]

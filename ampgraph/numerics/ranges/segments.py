@@ -16,7 +16,7 @@ from ...core.arrays import Feeds, Result
 from ...core.dataflow import Op, Value
 from ...formats.adapters import OnnxGraph
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import in_file_order, opened, quiet_options, stopped
+from ...runtime.onnxruntime_session import in_file_order, open_session, quiet_options, stop_error
 from ..graphs import reads_of
 
 LIMIT = 96 << 20  # bytes of values that one segment exposes
@@ -59,17 +59,19 @@ class SegmentedModel:
 
     def run(self, feeds: Feeds, progress: Callable[[int, int], None] | None = None) -> Iterator[tuple[str, Result]]:
         """(name, array) of everything seen, in the order of the file. ``progress(done, of)`` counts segments."""
-        size = sum(_elements(value) for value in feeds.values()) + 1
+        size = sum(_count_numbers(value) for value in feeds.values()) + 1
         if not self._segments or size > GROWTH * self._planned:
             self._segments, self._planned = [], size
-            self._segments = self._cut(self._sizes(feeds), set(feeds))
+            self._segments = self._plan_segments(self._measure_sizes(feeds), set(feeds))
             for segment in self._segments:  # all at once: between large arrays they would leave holes behind
-                segment.session = self._open(self._graph.part(segment.ops, segment.reads, segment.makes, set(feeds)))
+                segment.session = self._open_session(
+                    self._graph.part(segment.ops, segment.reads, segment.makes, set(feeds))
+                )
         held: dict[str, Result] = {name: _copy_to_feed(value) for name, value in feeds.items()}
         for number, segment in enumerate(self._segments):
             makes = [value.name for value in segment.makes]
             fed = {value.name: held[value.name] for value in segment.reads}
-            found = self._run(segment.session, fed, makes)
+            found = self._run_session(segment.session, fed, makes)
             for name, array in zip(makes, found, strict=True):
                 held[name] = array
             del found
@@ -83,7 +85,7 @@ class SegmentedModel:
 
     # -- where to cut -------------------------------------------------------------------------------------------------
 
-    def _sizes(self, feeds: Feeds) -> dict[int, int]:
+    def _measure_sizes(self, feeds: Feeds) -> dict[int, int]:
         """Elements of each seen value: one run that gives the sizes alone, so that each value is freed at once."""
         seen = [value for made in self._makes for value in made if value.name in self._seen]
         if not seen:
@@ -92,11 +94,11 @@ class SegmentedModel:
             counts = [edit.add("Size", [value], ["int64"], name="ampgraph_size")[0] for value in seen]
         inputs = [value for value in self._inputs if value.name in feeds or value.name not in self._optional]
         fed = {name: _copy_to_feed(value) for name, value in feeds.items()}
-        session = self._open(self._graph.part(None, inputs, counts, set(feeds)))
-        found = self._run(session, fed, [value.name for value in counts])
+        session = self._open_session(self._graph.part(None, inputs, counts, set(feeds)))
+        found = self._run_session(session, fed, [value.name for value in counts])
         return {value.id: int(size) for value, size in zip(seen, found, strict=True)}
 
-    def _cut(self, sizes: Mapping[int, int], fed: set[str]) -> list[_Segment]:
+    def _plan_segments(self, sizes: Mapping[int, int], fed: set[str]) -> list[_Segment]:
         """Consecutive segments within the limit, cut only where everything alive is a tensor that numpy holds."""
         exposes = [4 * sum(sizes.get(value.id, 0) for value in made) for made in self._makes] + [0]
         last = {value.id: index for index, reads in enumerate(self._reads) for value in reads}
@@ -107,7 +109,7 @@ class SegmentedModel:
         for index, made in enumerate(self._makes):
             exposed += exposes[index]
             for value in made:
-                if last.get(value.id, -1) > index and not _crosses(value):
+                if last.get(value.id, -1) > index and not _may_cross(value):
                     bad.add(value.id)
                     dying.setdefault(last[value.id], []).append(value.id)
             bad.difference_update(dying.pop(index, []))
@@ -116,9 +118,9 @@ class SegmentedModel:
                 exposed = 0
         if self._ops and (not ends or ends[-1] != len(self._ops)):
             ends.append(len(self._ops))
-        return self._pieces(ends, last, fed)
+        return self._make_segments(ends, last, fed)
 
-    def _pieces(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
+    def _make_segments(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
         """The segments that end at ``ends``: what each reads, makes for later ones or to be seen, and what is freed
         behind it. ``last``: by value, its last reader."""
         start, pieces = 0, []
@@ -138,27 +140,27 @@ class SegmentedModel:
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _open(self, part: bytes) -> Any:
+    def _open_session(self, part: bytes) -> Any:
         """A session without optimisations, whose memory goes back when a run has done with it."""
         options = in_file_order(quiet_options(self._folder))
         # What is exposed cannot be fused, and memory that a run has done with is to go back.
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        return opened(part, options, self._providers)
+        return open_session(part, options, self._providers)
 
-    def _run(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
+    def _run_session(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
         """Runs one segment; AMP504 where the runtime stops."""
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found
         except Exception as error:
-            raise stopped(error, self.device) from error
+            raise stop_error(error, self.device) from error
 
 
-def _elements(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     """How many numbers a segment is fed, in a sequence too."""
-    return sum(map(_elements, value)) if isinstance(value, list) else int(np.size(value))
+    return sum(map(_count_numbers, value)) if isinstance(value, list) else int(np.size(value))
 
 
 def _copy_to_feed(value: Any) -> Any:
@@ -166,6 +168,6 @@ def _copy_to_feed(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _crosses(value: Value) -> bool:
+def _may_cross(value: Value) -> bool:
     """Whether a value may go from one segment's session to the next: a tensor of a type that numpy holds."""
     return not value.container and value.dtype not in ("", "bfloat16")

@@ -34,10 +34,10 @@ from ...runtime.onnxruntime_session import (
     cpu_options,
     no_memory,
     older_than_the_model,
-    opened,
-    opened_anyhow,
+    open_session,
+    open_session_anyhow,
     out_of_memory,
-    stopped,
+    stop_error,
 )
 from ...runtime.ports import Port, check_feeds, contradiction, names_of_outputs, port_of
 from ..graphs import flat_graph
@@ -51,7 +51,7 @@ def strict_model(model: Model | Graph) -> ModelProto:
     """
     with quiet_collector():
         graph = flat_graph(model)
-        rewrite(graph, keep_interface=True)
+        make_strict(graph, keep_interface=True)
         strict: ModelProto = ModelProto.FromString(graph.content())
         return strict
 
@@ -66,7 +66,7 @@ class StrictSession:
     """
 
     def __init__(self, model: Model | Graph, *, threads: int = 0, target: str = "") -> None:
-        """``model``: what `convert` takes, or a Graph; ``target`` as in `rewrite`.
+        """``model``: what `convert` takes, or a Graph; ``target`` as in `make_strict`.
 
         Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
@@ -79,11 +79,11 @@ class StrictSession:
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the boundary as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
-            rewrite(graph, keep_interface=False, target=target)
+            make_strict(graph, keep_interface=False, target=target)
             content = graph.content()
         del graph
         try:
-            self._session = opened_anyhow(content, cpu_options(folder, threads))
+            self._session = open_session_anyhow(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             if out_of_memory(error):
                 raise no_memory("while opening the model for a strict run") from error
@@ -97,16 +97,16 @@ class StrictSession:
         needed = {name for name in self.required if self._types[name][0] != "optional"}
         ports = {name: port for name, port in self.inputs.items() if name in needed or name in feeds}
         checked = check_feeds(ports, feeds, set())
-        raised = {name: _as_fed(checked[name], self._low(name)) for name in checked}
+        raised = {name: _to_feed(checked[name], self._low_type(name)) for name in checked}
         try:
             results = self._session.run(wanted, raised)
         except Exception as error:
             if out_of_memory(error):
                 raise no_memory("in a strict run") from error
-            raise stopped(error, "cpu", contradiction(ports, checked)) from error
-        return {name: _to_low(result, self._low(name)) for name, result in zip(wanted, results, strict=True)}
+            raise stop_error(error, "cpu", contradiction(ports, checked)) from error
+        return {name: _to_low(result, self._low_type(name)) for name, result in zip(wanted, results, strict=True)}
 
-    def _low(self, name: str) -> str:
+    def _low_type(self, name: str) -> str:
         """The low type of an input or output of a strict run, or of what it contains."""
         dtype = self._types[name][1]
         return dtype if dtype in LOW else ""
@@ -123,21 +123,21 @@ def _checked_port(port: Port) -> Port:
     return port if known else Port(port.name, "", port.shape)
 
 
-def _as_fed(value: Any, low: str) -> Any:
+def _to_feed(value: Any, low: str) -> Any:
     """What a strict run is fed as its session takes it: an array copied, in float32 where the port has a ``low`` type
     ("" for none), float8 and the like as an `OrtValue`; lists element by element; None and maps as they are."""
     if value is None or isinstance(value, Mapping):
         return value
     if isinstance(value, (list, tuple)):
-        return [_as_fed(v, low) for v in value]
+        return [_to_feed(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
-        return _as_bytes(array)
+        return _to_ort_value(array)
     # A copy: ONNX Runtime may write a node's output over a fed array once it has removed the Casts between them.
     return array.astype(np.float32 if low else array.dtype)
 
 
-def _as_bytes(array: Array) -> Any:
+def _to_ort_value(array: Array) -> Any:
     """A strict run's feed of float8 and the like as the runtime takes it: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
@@ -169,7 +169,7 @@ class SwitchedSession:
 
     def __init__(self, reference: Model | Graph, low: Model | Graph, *, target: str = "") -> None:
         """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first; ``target`` as in
-        `rewrite`.
+        `make_strict`.
 
         Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
         """
@@ -179,10 +179,10 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
-            self.units = graph.switched(given, functools.partial(rewrite, keep_interface=False, target=target))
+            self.units = graph.switched(given, functools.partial(make_strict, keep_interface=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
-        self._session = opened(content, options)
+        self._session = open_session(content, options)
 
     def run(self, feeds: Mapping[str, Result], low: Collection[int]) -> dict[str, Result]:
         """The outputs of a strict run where only some units are low. Raises AmpError AMP504."""
@@ -193,7 +193,7 @@ class SwitchedSession:
         try:
             found = self._session.run(self._names, {**fed, SWITCHES: switches})
         except Exception as error:
-            raise stopped(error, "cpu") from error
+            raise stop_error(error, "cpu") from error
         return dict(zip(self._names, found, strict=True))
 
 
@@ -204,7 +204,7 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
+def make_strict(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
     """Makes a model without functions strict, in place: every low value really rounded; unless the boundary is kept, it
     becomes float32 as well.
 
@@ -219,12 +219,14 @@ def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None
             weights[value.scope].append(value)
     given_out = {i for scope in flow.scopes for i in scope.outputs}
     sums = (
-        {} if kernels is None else {op.id: found for op in flow.ops if (found := _sums(flow, op, kernels)) is not None}
+        {}
+        if kernels is None
+        else {op.id: found for op in flow.ops if (found := _low_sums(flow, op, kernels)) is not None}
     )
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
             kept = {*scope.inputs, *scope.outputs} if keep_interface and scope.id == 0 else set()
-            writer = _Writer(flow, edit, kept, sums)
+            writer = _StrictWriter(flow, edit, kept, sums)
             writer.inputs(scope)
             for value in weights[scope.id]:
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
@@ -245,7 +247,7 @@ def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
 SPREADS = 7  # the opset from which on operands are spread, as a mean by its count needs it
 
 
-def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+def _low_sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     """Strict run, how an operator's own kernel adds up, where that is in a low type: each sum rounded."""
     inside = op.kind in kernels.low_inside and flow.opset >= SPREADS
     low = "float16" if inside else kernels.accumulates
@@ -253,17 +255,17 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     if low not in LOW or low not in made or not kernels.computes(op.kind, flow.opset, "T", low):
         return None
     shapes = tuple(flow.shape(i) for i in op.inputs if i != NONE)
-    folded = _in_front(flow, op, kernels) if op.kind in kernels.folds else None
+    folded = _folded_conv(flow, op, kernels) if op.kind in kernels.folds else None
     return Sums(op, shapes, kernels.fused_sums, op.kind in kernels.stepwise, folded)
 
 
-def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+def _folded_conv(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     """Strict run: the Conv into which a kernel takes a norm behind it: all else is stored, read there alone."""
     conv = flow.writer(op.inputs[0])
     if conv is None or conv.kind != "Conv" or len(flow.uses[op.inputs[0]]) != 1:
         return None
     stored = all(flow.values[i].weight for i in (*conv.inputs[1:], *op.inputs[1:]) if i != NONE)
-    return _sums(flow, conv, kernels) if stored else None
+    return _low_sums(flow, conv, kernels) if stored else None
 
 
 def _is_low(value: Value) -> bool:
@@ -271,7 +273,7 @@ def _is_low(value: Value) -> bool:
     return value.dtype in LOW and not value.container
 
 
-class _Writer:
+class _StrictWriter:
     """One graph of a model as it is made strict. ``kept``: its inputs and outputs that stay as they are; ``sums``: by
     operator, how its kernel adds up where that is in a low type."""
 

@@ -14,7 +14,7 @@ from ...core.low_types import low_type
 from ...core.names import pattern_for
 from ...core.repairs import fp32_options
 from ...core.runnable import Site
-from ...core.walk import reached
+from ...core.walk import reachable
 from ...oplists.traits import has
 from .values import HUGE, Extremes, Trace
 
@@ -82,7 +82,7 @@ class Inquest:
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
                 self.trace.mismatches(name) for name in site.inputs
             ):
-                yield self._upstream(i)
+                yield self._first_nonfinite(i)
 
     def nonfinite_input(self) -> Suspect | None:
         """An input that becomes infinite by being cast to low, if there is one."""
@@ -93,7 +93,7 @@ class Inquest:
                 largest = low_type(dtype).largest
                 why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {largest:,.0f}"
                 hint = f"keep it in float32: convert without --io {name}=low"
-                made = self._operands((name,))
+                made = self._traced_values((name,))
                 return Suspect(name, "input", "", self.inside, dtype, (), made, why, (), (hint,))
         return None
 
@@ -120,16 +120,16 @@ class Inquest:
             count, size = self.trace.values[gone[0]].vanished, low_type(self.low_type).smallest_subnormal
             why = f"'{gone[0]}' has become zero in {count:,} places: {self.low_type} ends at {size:.1g}"
             hint = f"an eps of at least {size:.1g} before it, if the model is yours"
-            return self.suspect(i, why, [i, *self._vanishing(gone)], (hint,))
-        return self.suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
+            return self.suspect(i, why, [i, *self._makers_of_zeros(gone)], (hint,))
+        return self.suspect(i, "its inputs are finite, and off by their rounding", [i, *self._nearest_low(i)], hints)
 
-    def _upstream(self, i: int) -> int:
+    def _first_nonfinite(self, i: int) -> int:
         """The node, back through values that the reference has not, at which the first of them stops being finite."""
         for name in self.tracer.sites[i].inputs:
             seen, j = self.trace.values.get(name), self.maker.get(name)
             odd = seen is not None and seen.reference is None and (seen.range.infinite or seen.range.nan)
             if odd and j is not None:
-                return self._upstream(j)
+                return self._first_nonfinite(j)
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
@@ -140,14 +140,14 @@ class Inquest:
                 return name
         return ""
 
-    def _vanishing(self, names: list[str]) -> list[int]:
+    def _makers_of_zeros(self, names: list[str]) -> list[int]:
         """The traced nodes that made some values zero, back to the first that did."""
 
         def makers(read: Iterable[str]) -> list[int]:
             gone = (name for name in read if (seen := self.trace.values.get(name)) is not None and seen.vanished)
             return [self.maker[name] for name in gone if name in self.maker]
 
-        return list(reached(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
+        return list(reachable(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Inquest:
         """The nodes behind which the relative error is larger than before by most, and by more than ``least``."""
         gains = []
         for i, site in enumerate(self.tracer.sites):
-            if self._added(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
+            if self._is_added_cast(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
                 continue
             after = [
                 e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.mismatches(out)
@@ -165,9 +165,9 @@ class Inquest:
             gain = max(after) - self.error_in(site)
             if gain > max(least, FLOOR):
                 gains.append((-gain, i))
-        return [self._grown(i) for _, i in sorted(gains)[:count]]
+        return [self._grown_suspect(i) for _, i in sorted(gains)[:count]]
 
-    def _grown(self, i: int) -> Suspect:
+    def _grown_suspect(self, i: int) -> Suspect:
         """A node behind which the error is larger than before, with what it cancels and the nodes to pin."""
         site = self.tracer.sites[i]
         before = self.error_in(site)
@@ -180,7 +180,7 @@ class Inquest:
             why += f": it cancels {widest:.3g} down to {narrow:.3g}"
         nodes = [i] if self._is_low(i) else []
         if amplified or not nodes:
-            nodes += self._causes(i)
+            nodes += self._nearest_low(i)
         return self.suspect(i, why, nodes)
 
     def magnified(self, i: int) -> str:
@@ -190,12 +190,12 @@ class Inquest:
         def behind(j: int) -> Iterator[int]:
             return (reader for name in self.tracer.sites[j].outputs for reader in self.readers.get(name, ()))
 
-        sites = [self.tracer.sites[j] for j in reached([i], behind) if j != i]
-        grown = [(growth, site) for site in sites if (growth := self._growth(site)) > AMPLIFIES]  # NaN does not
+        sites = [self.tracer.sites[j] for j in reachable([i], behind) if j != i]
+        grown = [(growth, site) for site in sites if (growth := self._growth_factor(site)) > AMPLIFIES]  # NaN does not
         most, best = max(grown, key=lambda one: one[0], default=(0.0, None))
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
-    def _growth(self, site: Site) -> float:
+    def _growth_factor(self, site: Site) -> float:
         """How many times as large a node's relative error is as that of what it reads.
 
         Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing.
@@ -206,28 +206,28 @@ class Inquest:
 
     def error_in(self, site: Site) -> float:
         """The largest error of what a node reads, before Casts that were added round it."""
-        return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
+        return max((self.trace.error(self._before_casts(name)) or 0.0 for name in site.inputs), default=0.0)
 
-    def _source(self, name: str) -> str:
+    def _before_casts(self, name: str) -> str:
         """The traced value that a name stands for before the Casts that the conversion added."""
         i = self.maker.get(name)
-        while i is not None and self._added(i):
+        while i is not None and self._is_added_cast(i):
             name = self.tracer.sites[i].inputs[0]
             i = self.maker.get(name)
         return name
 
-    def _causes(self, i: int, most: int = 4) -> list[int]:
+    def _nearest_low(self, i: int, most: int = 4) -> list[int]:
         """The nearest low nodes before a node, those with the largest error first."""
 
         def before(j: int) -> list[int]:
             names = sorted(self.tracer.sites[j].inputs, key=lambda name: -(self.trace.error(name) or 0.0))
             return [self.maker[name] for name in names if name in self.maker] if j == i or not self._is_low(j) else []
 
-        return list(islice((j for j in reached([i], before) if j != i and self._is_low(j)), most))
+        return list(islice((j for j in reachable([i], before) if j != i and self._is_low(j)), most))
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def _added(self, i: int) -> bool:
+    def _is_added_cast(self, i: int) -> bool:
         """Whether a node is a Cast that the reference does not have."""
         site, twins = self.tracer.sites[i], self.tracer.twins
         return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
@@ -236,37 +236,39 @@ class Inquest:
         """Whether a traced node computes on low values; a constant is none that could be kept."""
         site = self.tracer.sites[i]
         names = (*site.inputs, *site.outputs)
-        return any(site.inputs) and not self._added(i) and any(self.tracer.dtypes.get(name) in LOW for name in names)
+        return (
+            any(site.inputs)
+            and not self._is_added_cast(i)
+            and any(self.tracer.dtypes.get(name) in LOW for name in names)
+        )
 
     def suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
         """The finding on a node to blame, for a reason, with patterns that hold some nodes."""
         site = self.tracer.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
-        origin = None if site.node else self._origin(site)
+        origin = None if site.node else self._reference_site(site)
         label = site.label if origin is None else origin.label
-        if self._added(i):
+        if self._is_added_cast(i):
             named = [self.tracer.sites[j].label for j in self.readers.get(site.outputs[0], [])]
             label = f"{label}, the Cast before {named[0]}" if named else label
         used = [name for name in (*site.outputs, *site.inputs) if name in self.tracer.dtypes]
         dtype = next((self.tracer.dtypes[n] for n in used if self.tracer.dtypes[n] in LOW), "float32")
         patterns = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
-        return Suspect(
-            label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
-            tuple(patterns), hints,
-        )  # fmt: skip
+        reads, makes = self._traced_values(site.inputs), self._traced_values(site.outputs)
+        return Suspect(label, site.kind, site.layer, inside, dtype, reads, makes, why, tuple(patterns), hints)
 
     def patterns(self, i: int) -> Iterator[str]:
         """What names a node to blame as a pattern for `convert --fp32`."""
-        origin = self._origin(self.tracer.sites[i])
+        origin = self._reference_site(self.tracer.sites[i])
         if origin is not None:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))
 
-    def _origin(self, site: Site) -> Site | None:
+    def _reference_site(self, site: Site) -> Site | None:
         """The reference's node that makes the same values as this one."""
         made = (self.tracer.origins.get(self.tracer.twins.get(out, out)) for out in site.outputs)
         return next((origin for origin in made if origin is not None), None)
 
-    def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
+    def _traced_values(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
         """What was seen of some values, those that were traced."""
         known = {name: self.trace.values[name] for name in names if name in self.trace.values}
         return tuple(

@@ -19,7 +19,7 @@ from ...formats.adapters import OnnxGraph, load_onnx
 from ...formats.kinds import Model
 from ..graphs import flat_graph, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
-from ..strict.session import rewrite
+from ..strict.session import make_strict
 
 WHOLE = 1 << 40  # elements: more than any
 HUGE = 1e18  # beyond it a value is a mask, not a number
@@ -65,13 +65,13 @@ class Observed:
 UNSEEN = Observed(Extremes(None, None, 0, 0))
 
 
-def compared(value: Result, twin: Result | None) -> Observed:
+def observe(value: Result, twin: Result | None) -> Observed:
     """What is seen of a traced value beside the reference's: ranges of both, relative error, mismatches."""
-    got = _numbers(value)
+    got = _to_floats(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
         return Observed(own)
-    want = _numbers(twin)
+    want = _to_floats(twin)
     other = _extremes(want)
     kept: Any = None  # all elements
     mismatches = 0
@@ -88,7 +88,7 @@ def compared(value: Result, twin: Result | None) -> Observed:
     return Observed(own, other, error, mismatches, vanished)
 
 
-def _numbers(value: Any) -> Array:
+def _to_floats(value: Any) -> Array:
     """A traced value as float32 or float64, in which differences are taken."""
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
@@ -163,11 +163,11 @@ class Tracer:
         self.inputs = tuple(value.name for value in self._flat[1].declared()[0])
         made = [out for site in self.sites for out in site.outputs if self._dtype_of(1, out) in FLOATS]
         self.dtypes = {n: self._dtype_of(1, n) for n in (*self.inputs, *made) if self._dtype_of(1, n) in FLOATS}
-        self.twins = self._paired()
+        self.twins = self._pair_values()
         wanted = {self.twins[name] for name in made if name in self.twins}
-        self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
+        self._runs = self._open_side(0, sorted(wanted)), self._open_side(1, made)
 
-    def named(self, output: str) -> tuple[str, str]:
+    def reference_node(self, output: str) -> tuple[str, str]:
         """(name, first output) of the reference's node that writes a value, in a body too; empty for none."""
         op = self._writers.get(output)
         if op is None:
@@ -177,12 +177,12 @@ class Tracer:
 
     def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
         """Runs both side by side. Raises AmpError AMP504."""
-        fed = self._fed(0, reference_feeds), self._fed(1, feeds)
+        fed = self._to_session_feeds(0, reference_feeds), self._to_session_feeds(1, feeds)
         waiting = Counter(self.twins.get(name) for name in self.dtypes)
         held = {name: value for name, value in fed[0].items() if waiting[name]}
         ours = self._runs[0].run(fed[0])
         values = {
-            name: compared(fed[1][name], held.get(name))
+            name: observe(fed[1][name], held.get(name))
             for name in self.inputs
             if name in self.dtypes and name in fed[1]
         }
@@ -194,7 +194,7 @@ class Tracer:
                     break
                 if waiting[found[0]]:
                     held[found[0]] = found[1]
-            values[name] = compared(array, held.get(twin) if twin is not None else None)
+            values[name] = observe(array, held.get(twin) if twin is not None else None)
             waiting[twin] -= 1
             if not waiting[twin]:
                 held.pop(twin or "", None)
@@ -209,7 +209,10 @@ class Tracer:
 
     def branch(self, site: Site, reference_feeds: Feeds, feeds: Feeds) -> tuple[Tracer, Feeds, Feeds] | None:
         """The body that an If runs, as models of their own with their feeds; None where the two sides differ."""
-        ops = self._op(0, [self.twins.get(out, out) for out in site.outputs]), self._op(1, site.outputs)
+        ops = (
+            self._operator_making(0, [self.twins.get(out, out) for out in site.outputs]),
+            self._operator_making(1, site.outputs),
+        )
         parts: list[tuple[OnnxGraph, Feeds]] = []
         taken = None
         for side, (op, given) in enumerate(zip(ops, (reference_feeds, feeds), strict=True)):
@@ -219,7 +222,7 @@ class Tracer:
             read = [flow.values[i] for i in reads_of(flow)[op.id]]  # the condition, and what the branches read
             if any(value.container or not value.dtype for value in read):
                 return None  # a sequence
-            found = self._found(side, read, self._fed(side, given))
+            found = self._run_values(side, read, self._to_session_feeds(side, given))
             chosen = bool(np.asarray(found[flow.values[op.inputs[0]].name]).reshape(-1)[0])
             if taken not in (None, chosen):
                 return None
@@ -231,7 +234,7 @@ class Tracer:
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _paired(self) -> dict[str, str]:
+    def _pair_values(self) -> dict[str, str]:
         """The reference's value for each value of the model: of the same name, or the one before Casts that were
         added."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
@@ -250,28 +253,28 @@ class Tracer:
         value = self._values[side].get(name)
         return "" if value is None or value.container else value.dtype
 
-    def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
+    def _open_side(self, side: int, seen: list[str]) -> SegmentedModel:
         """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``; strict on the
         CPU."""
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
-            rewrite(graph, keep_interface=False)
+            make_strict(graph, keep_interface=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
-    def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:
+    def _to_session_feeds(self, side: int, feeds: Feeds) -> dict[str, Result]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
         low = {name for name in feeds if strict and self._dtype_of(side, name) in LOW}
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
-    def _op(self, side: int, outputs: Iterable[str]) -> Op | None:
+    def _operator_making(self, side: int, outputs: Iterable[str]) -> Op | None:
         """For a trace: the operator of a side that makes one of these outputs, None where names differ."""
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
-    def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
+    def _run_values(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
         """The arrays of some values by name, without stored tensors."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}
-        run = self._opened(side, [value.name for value in values if value.producer != NONE])
+        run = self._open_side(side, [value.name for value in values if value.producer != NONE])
         return found | {name: array for name, array in run.run(fed) if name in names}

@@ -8,7 +8,7 @@ from math import floor, log2
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.low_types import low_type
-from ...core.ranges import Range, by_value
+from ...core.ranges import Range, ranges_by_value
 from ...core.walk import upstream
 from ...oplists.options import Options
 from .masks import Masks
@@ -18,7 +18,7 @@ VANISHING_LIMIT = 0.5  # of the elements that are not zero
 
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     """Facts: value id -> measured range; across the boundary of a body or function that of what it comes from."""
-    found = by_value(flow, ranges)
+    found = ranges_by_value(flow, ranges)
     for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
             joint = Range()
@@ -50,7 +50,7 @@ class MeasuredRanges:
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self.ranges.get(value)
-        return held is not None and held.vanishing(self.low.name) > VANISHING_LIMIT
+        return held is not None and held.vanishing_share(self.low.name) > VANISHING_LIMIT
 
     def passing(self) -> Mapping[int, str]:
         """The values that pass the limit, each with the number in words, without those that only feed a Softmax's
@@ -75,7 +75,7 @@ class MeasuredRanges:
         return {
             value: held
             for value, held in self.ranges.items()
-            if values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
+            if values[value].dtype == FLOAT32 and held.overflows(options.dtype, options.range_margin)
         }
 
     def _is_harmless(self, value: int) -> bool:

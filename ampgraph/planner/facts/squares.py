@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.matching import View
-from ...core.walk import first_of, source
+from ...core.walk import first_operand_of, value_above
 from ...oplists.pattern_files import conventions
 from ...oplists.patterns import region_patterns
 from ...oplists.traits import Trait, Traits
@@ -43,7 +43,7 @@ class Squares:
             one, two = op.inputs
             if values[one].weight or values[two].weight:
                 return NONE
-            if one == two or self._view.same(self._origin(one), self._origin(two)) is not None:
+            if one == two or self._view.same_computation(self._origin(one), self._origin(two)) is not None:
                 return one  # computed alike
             readers = list(self.flow.readers(op.outputs[0])) if self._has_sums else []
             if not readers or not all(traits.has(reader.role, "sums") for reader in readers):
@@ -65,11 +65,11 @@ class Squares:
 
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""
-        return source(self.flow, value, first_of(self.traits.operators("conversions")))
+        return value_above(self.flow, value, first_operand_of(self.traits.operators("conversions")))
 
     def _origin(self, value: int) -> int:
         """A value before casts that change nothing, and before one in the file that widens it."""
-        value = self._view.seen_through(value)[0]
+        value = self._view.look_through(value)[0]
         low = self.flow.values[value].low_source
         return value if low == NONE else low
 

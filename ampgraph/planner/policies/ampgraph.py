@@ -24,8 +24,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
-    """Verdicts of the cut on what is still free, the cheaper type each; all float32 where nothing is low by right. With
-    whether anything is."""
+    """The verdicts of the cut on what is still free, by representative, the cheaper type each; and whether a list, rule
+    or pattern makes anything low: if not, all of them are float32."""
     judged, roots = judgement.judged, dict.fromkeys(judgement.judged.roots)
     free = [root for root in roots if judged.sides[root] == FREE]
     if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
@@ -40,11 +40,12 @@ def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
 
 
 def _reported(judgement: Judgement, seeded: bool, settled: Decisions) -> DecidedModel:
-    """The decided model, with its notes once everything is decided."""
+    """The decided model, with the notes of rules that report once everything is decided (``settled``). ``seeded``:
+    whether anything is low by right, as `_cut` returns it."""
     facts, found, off = judgement.facts, judgement.found, judgement.facts.options.off
     floors = floors_read_low(facts, found.floors, settled)
     reports = (rule.report(facts, found, settled) for rule in REPORTS if rule.report and rule.name not in off)
-    said = [note for report in reports for note in report]
+    reported = [note for report in reports for note in report]
     return DecidedModel(
         flow=facts.flow,
         options=facts.options,
@@ -53,7 +54,7 @@ def _reported(judgement: Judgement, seeded: bool, settled: Decisions) -> Decided
         seeded=seeded,
         asked=judgement.task,
         floors=floors,
-        notes=[*judgement.ledger.notes, *report_floors(facts, floors), *said],
+        notes=[*judgement.ledger.notes, *report_floors(facts, floors), *reported],
     )
 
 

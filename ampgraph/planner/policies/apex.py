@@ -5,33 +5,35 @@ from __future__ import annotations
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...oplists.options import Options
 from ..assemble import DecidedModel
-from .forward import begin, typed
+from .forward import begin, verdicts_of_types
 from .promotion import PromotedTypes
 from .registry import Policy, register
 
 
-class Patched(PromotedTypes):
-    """O1: functions that cast their operands, or promote them by type alone, whatever their dimensions."""
+class PatchedTypes(PromotedTypes):
+    """Types as Apex's O1 gives them: functions cast their operands, or promote them by type alone, whatever their
+    dimensions."""
 
     framework = "Apex"
 
     def rank(self, op: Op, value: Value) -> int:
-        """How much an operand counts where types differ: in functions that Apex promotes tensors alike, whatever their
-        dimensions, and more than numbers."""
+        """How much an operand counts where types differ: in functions that Apex promotes 1 for any tensor, whatever its
+        dimensions, and 0 for a number; elsewhere as PyTorch ranks it."""
         listing = self.calls[op.id].listing
         if listing is None or self.options.lists.framework.classes[listing.cls].name != "promote":
             return super().rank(op, value)
         return 0 if self.is_number(op, value) else 1
 
 
-class Halved(PromotedTypes):
-    """O2 and O3: parameters, buffers and inputs are half; then types flow."""
+class HalvedTypes(PromotedTypes):
+    """Types as Apex's O2 and O3 give them: parameters, buffers and inputs are half; then types flow."""
 
     framework = "Apex"
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: a stored tensor with dimensions, one that is known to be a parameter,
-        and an input were cast."""
+        """Whether a value reaches a reader (an operator's id, `NONE` for a boundary) low: inputs of the model and
+        stored tensors were cast by Apex, but what a reader has for a number was not; what an operator makes, and what a
+        body or function is given, has its own type."""
         if value.dtype != FLOAT32 or value.producer != NONE or (value.scope != 0 and not value.weight):
             return super().comes_low(value, reader)
         if not value.weight or reader == NONE:
@@ -40,12 +42,12 @@ class Halved(PromotedTypes):
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Types by patched functions at O1, by a half model at O2 and O3."""
+    """Decides every unit as Apex would: by patched functions at O1, by a half model at O2 and O3."""
     begun = begin(flow, options)
-    rule = Patched if options.level.name == "O1" else Halved
+    rule = PatchedTypes if options.level.name == "O1" else HalvedTypes
     types = rule(begun.flow, options, begun.given)
     types.settle()
-    return begun.finish("Apex", typed(types), types.refused(), types.notes(), types.roundings())
+    return begun.finish("Apex", verdicts_of_types(types), types.refused(), types.notes(), types.roundings())
 
 
 register(

@@ -1,7 +1,7 @@
 """Types that flow forward, as in frameworks that cast at certain places and promote where types meet.
 
-A unit that nobody asked for starts low; what an operator reads, and a policy's rules, make it float32; float32 wins
-where two types meet. The operators are walked in order until nothing changes. No guard, region or cut of ours applies.
+A unit starts low; what its operator reads, and a policy's rules, make it float32, for good: float32 wins where two
+types meet. The operators are walked in order until nothing changes. No guard, region or cut of ours applies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..regions import Regions
 
 class ForwardTypes(ABC):
     """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float32,
-    both by representative; ``given``: what is decided before any rule is asked, and what no rule changes."""
+    both by representative; ``given``: what is decided before any rule is asked: what is low there no rule changes."""
 
     def __init__(self, flow: Dataflow, options: Options, given: Decisions | None = None) -> None:
         self.flow, self.options, self.given = flow, options, given
@@ -51,31 +51,33 @@ class ForwardTypes(ABC):
 
     @abstractmethod
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a slot is float32, or an empty text."""
+        """By a policy's rule: why a slot, whose unit is still low, has to be float32; "" where it stays low."""
 
     def is_low(self, unit: int) -> bool:
         """Whether the unit is low so far, by the policy."""
         return self.low[self.flow.find(unit)]
 
     def make_float32(self, unit: int, why: str) -> bool:
-        """A unit becomes float32; True when it was not."""
+        """A policy makes a unit float32, with why; True when it was low, False when it is float32 or given as low."""
         root = self.flow.find(unit)
-        if self.low[root] and not (self.given is not None and self.given.is_low(root)):
-            self.low[root] = False
-            self.why[root] = why
-            return True
-        return False
+        if not self.low[root] or (self.given is not None and self.given.is_low(root)):
+            return False
+        self.low[root] = False
+        self.why[root] = why
+        return True
 
     def _settle_op(self, op: Op) -> bool:
-        """Types the slots of an operator; True when one changed."""
+        """Types the slots of an operator by the policy's rule; True when one changed."""
         changed = False
         for slot, unit in op.slots.items():
-            if self.is_low(unit) and (why := self._float32_for(op, slot, unit)):
+            why = self._float32_for(op, slot, unit) if self.is_low(unit) else ""
+            if why:
                 changed |= self.make_float32(unit, why)
         return changed
 
     def _settle_boundaries(self) -> bool:
-        """What is passed into and out of functions has the type that comes, float32 where two differ."""
+        """Gives what is passed into and out of bodies and functions the type that comes, float32 where two differ. True
+        when a unit changed."""
         changed = False
         for source, target in self.flow.passed:
             unit = self.flow.values[target].unit
@@ -84,7 +86,8 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: an operator by its id, `NONE` for a boundary or whoever reads it."""
+        """Whether a value reaches a reader low, by the policy. ``reader``: an operator's id, `NONE` for a boundary or
+        for any reader."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)
@@ -101,42 +104,50 @@ class ForwardTypes(ABC):
         return found
 
     def widest(self, op: Op, unit: int) -> str:
-        """Types as they come: why a slot is float32 where an operand is, a scalar constant aside."""
+        """For a policy: why a slot takes float32 by promotion: an operand comes as float32; "" if none does. Scalar
+        constants, Python numbers in the frameworks, count only where there is no other operand."""
         operands = self.operands(op, unit)
-        strong = [v for v in operands if not v.weight or v.parameter or v.shape != ()]  # others are Python numbers
+        strong = [value for value in operands if not value.weight or value.parameter or value.shape != ()]
         return self.float32_among(op, strong or operands)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
-        """For a policy's reason: which operands are float32, in words, by the first of them; "" if none."""
+        """For a policy's reason: the first operand that does not come low, in words; "" if all do. Without operands a
+        slot is float32 too, as what the operator makes of nothing is."""
         if not operands:
             return "is made as float32"
-        wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
-        return f"'{wide.name}' comes as float32" if wide else ""
+        for value in operands:
+            if not self.comes_low(value, op.id):
+                return f"'{value.name}' comes as float32"
+        return ""
 
     def roundings(self) -> list[Rounding]:
-        """By a policy: float32 values that readers in float32 get rounded to low in between."""
+        """By a policy: the float32 values that some of their float32 readers get rounded to low and widened again, each
+        with these readers."""
         found = []
         for value in self.flow.values:
             if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
                 continue
-            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._is_rounded(value, use)]
+            uses = [
+                use for use in self.flow.uses[value.id] if self._reads_float32(use) and self._is_rounded(value, use)
+            ]
             if uses:
                 places = tuple(self.flow.place(use) for use in uses)
                 found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
         return found
 
-    def _reads_high(self, use: Use) -> bool:
-        """For a policy: whether an operator reads float32 here, with no Cast of the file in between."""
+    def _reads_float32(self, use: Use) -> bool:
+        """For a policy: whether a use reads float32 and is no Cast of the file to low."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
-        """By a policy: whether a float32 reader gets a float32 value rounded."""
+        """By a policy: whether a float32 reader gets a float32 value rounded. Never, unless a policy says otherwise."""
         return False
 
 
-def typed(types: ForwardTypes) -> Verdicts:
-    """A policy's types that have flowed forward, as verdicts of a list, each with why."""
-    flow, verdicts = types.flow, dict[int, Verdict]()  # by representative: the last of its units has the reason
+def verdicts_of_types(types: ForwardTypes) -> Verdicts:
+    """A policy's settled types, as verdicts of rank LIST, each with why, by representative. Of tied units the last one
+    gives the reason."""
+    flow, verdicts = types.flow, dict[int, Verdict]()
     for unit in flow.units:
         root = flow.find(unit.id)
         text = unit.fixed or types.why.get(root, "takes the type that comes")
@@ -149,7 +160,8 @@ PARITY = "parity"
 
 
 def unlisted_notes(flow: Dataflow, framework: str, ops: Iterable[Op], then: str) -> Iterator[Note]:
-    """A note on each kind among operators that are in none of a framework's lists; ``then``: what becomes of them."""
+    """A note on each kind among ``ops``, operators that are in none of a framework's lists. ``then``: what becomes of
+    them, in words."""
     kinds: dict[str, list[Op]] = {}
     for op in ops:
         kinds.setdefault(op.kind, []).append(op)
@@ -159,11 +171,8 @@ def unlisted_notes(flow: Dataflow, framework: str, ops: Iterable[Op], then: str)
 
 @dataclass(frozen=True)
 class Begun:
-    """A model of which validity and the user's patterns have been decided: ``given``.
-
-    Attributes:
-        flow: its dataflow; slots that must share a type are tied.
-    """
+    """A model before a framework's rule is asked: ``given`` has what validity (schemas and kernels) and the user's
+    patterns decide; in ``flow``, a fork of the model's dataflow, slots that must share a type are tied."""
 
     flow: Dataflow
     options: Options
@@ -179,9 +188,10 @@ class Begun:
         roundings: Sequence[Rounding] = (),
     ) -> DecidedModel:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
-        that it would make low and that are pinned to float32, with why it would."""
+        that it would make low and that may be pinned to float32, with why it would; ``framework``: its name in notes;
+        ``notes``: more of them."""
         settled = self.ledger.take(types)
-        added = [*self._changed(framework), *self._refused(framework, refused), *notes]
+        added = [*self._changed_notes(framework), *self._refused_notes(framework, refused), *notes]
         flow = self.flow
         numbers = frozenset(value.id for value in flow.values if value.weight and self._is_number(value))
         return DecidedModel(
@@ -189,24 +199,26 @@ class Begun:
         )
 
     def _is_number(self, value: Value) -> bool:
-        """Whether a stored tensor is a number: without dimensions, or of one element and without a parameter's path."""
-        plain = self.flow.shape(value.id) == () or "." not in value.name
-        return plain and self.flow.weights.size(value) == 1
+        """Whether a stored tensor is a number for frameworks: of one element, and either without dimensions or without
+        the dotted name of a parameter."""
+        unnamed = self.flow.shape(value.id) == () or "." not in value.name
+        return unnamed and self.flow.weights.size(value) == 1
 
-    def _changed(self, framework: str) -> list[Note]:
-        """A note that the user's patterns decided slots, so that the result is no longer the framework's; none without
-        such."""
+    def _changed_notes(self, framework: str) -> list[Note]:
+        """One note that the user's patterns decided slots, so that the result is no longer the framework's; none where
+        they decided none."""
         given = self.given
-        count = sum(given.ranks[unit] == USER for unit in range(len(given.ranks)) if given.find(unit) == unit)
+        roots = [unit for unit in range(len(given.ranks)) if given.find(unit) == unit]
+        count = sum(given.ranks[root] == USER for root in roots)
         if not count:
             return []
         text = f"--fp32 and --low decided {count} slots: the result is not what {framework} does any more"
         return [Note(PARITY, "", text)]
 
-    def _refused(self, framework: str, refused: Mapping[int, str]) -> list[Note]:
-        """Notes where schema or kernel keep float32 what the framework computes low, one for each operator and
-        reason."""
-        kinds: dict[tuple[str, str], list[str]] = {}
+    def _refused_notes(self, framework: str, refused: Mapping[int, str]) -> list[Note]:
+        """Notes where schema or kernel keep units float32 that the framework computes low (``refused``: unit -> why),
+        one for each kind of operator and reason."""
+        kinds: dict[tuple[str, str], list[str]] = {}  # (operator, reason) -> the nodes
         for unit in refused:
             owner = self.flow.units[unit].op
             why = self.given.why(unit)
@@ -222,18 +234,16 @@ class Begun:
 
 
 def begin(flow: Dataflow, options: Options, kernels: bool = True) -> Begun:
-    """Validity and the user's patterns, decided. Raises AmpError AMP305 and AMP306 for mistakes in the patterns.
-
-    ``kernels``: whether a slot that the target has no low kernel for stays float32.
-    """
+    """Decides validity and the user's patterns, before a framework's rule is asked. Raises AmpError AMP305 and AMP306
+    for mistakes in the patterns. ``kernels``: whether a slot that the target has no low kernel for stays float32."""
     flow = flow.fork()
     if not kernels:
         options = replace(options, kernels=replace(options.kernels, missing="unasked", broken={}))
     facts = Facts.of(flow, options)
     valid = classify_validity(facts)
-    for tie in valid.first:
-        if isinstance(tie, Tie):
-            flow.merge(tie.units)
+    for item in valid.first:
+        if isinstance(item, Tie):
+            flow.merge(item.units)
     ledger = Ledger(flow)
     held = ledger.take(valid)
     wishes = read_overrides(facts, Regions(), held)

@@ -17,7 +17,7 @@ from ...oplists.options import Options
 from ...oplists.rows import ListRow, mindspore_roles
 from ..assemble import DecidedModel
 from ..decisions import Ledger
-from .forward import typed
+from .forward import verdicts_of_types
 from .mindspore_rules import LEVELS, notes
 from .registry import Answer, ByOperator, Policy, register
 
@@ -166,7 +166,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
-    settled = Ledger(flow).take(typed(rules))
+    settled = Ledger(flow).take(verdicts_of_types(rules))
     return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 

@@ -28,28 +28,31 @@ from .forward import ForwardTypes
 
 
 class Rules(ForwardTypes):
-    """How MindSpore types operators at one level. ``cells``: the modules around every operator."""
+    """How MindSpore types operators at one level.
+
+    ``lists``: MindSpore's own lists. ``cells``: by an operator's id, the cells around it, for a gradient those around
+    its forward operator. ``helper_prefixes``: what names of parameters of ``helper_cells`` begin with.
+    """
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         for op in flow.ops:
             for units in tied_to_forward(flow, op):
                 flow.merge(units)
         super().__init__(flow, options)
-        self.rules = load_mindspore_rules()
-        self._ranges: dict[int, bool] = {}
-        self.cells = placed(flow, options.lists.traits)
+        self.lists = load_mindspore_rules()
+        self._ranges: dict[int, bool] = {}  # by value id, what `is_range` has answered
+        self.cells = cells_of_operators(flow, options.lists.traits)
         for op in flow.ops:
             self.cells[op.id] = self.cells[forward_of(flow, op).id]
-        self.helped = {
-            path
-            for cells in self.cells
-            for depth, (_, kind) in enumerate(cells, 1)
-            if kind in self.rules.helper_cells
-            for path in paths(cells[:depth], self.rules.containers)
-        }
+        self.helper_prefixes = set[str]()
+        for cells in set(self.cells):
+            for depth, (_, kind) in enumerate(cells, 1):
+                if kind in self.lists.helper_cells:
+                    self.helper_prefixes |= parameter_prefixes(cells[:depth], self.lists.containers)
 
     def _settle_op(self, op: Op) -> bool:
-        """Gradients follow their forward operators; a sum of them has the type of the value that they are of."""
+        """Types an operator's slots; True when one changed. A gradient is tied to its forward operator and needs no
+        rule; a sum of gradients has the type of the value that they are gradients of."""
         if op.follows != NONE:
             return False
         if op.adds_for == NONE:
@@ -60,15 +63,16 @@ class Rules(ForwardTypes):
         return any(changed)
 
     def adds_low(self, value: Value) -> bool:
-        """Whether gradients of a value are added low: where it is low itself, whoever reads it (hence `NONE`)."""
+        """Whether MindSpore adds the gradients of a value low: where the value is low itself."""
         return self.comes_low(value, NONE)
 
-    def converts(self, op: Op) -> bool:
-        """Whether an operator is a conversion of the file."""
+    def is_cast(self, op: Op) -> bool:
+        """Whether an operator is a conversion of the MindSpore file, with slots T1 (operand) and T2 (result)."""
         return self.options.lists.traits.has(op.role, "casts")
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
-        """Whether MindSpore gives a reader a value rounded: one outside the network only what the network gives."""
+        """Whether MindSpore gives a reader a value rounded. A reader outside of the network (`Op.held`, as those of a
+        loss) gets rounded only what a forward operator of the network makes."""
         if use.op != NONE and self.flow.ops[use.op].held:
             maker = self.flow.writer(value.id)
             if maker is None or maker.held or maker.follows != NONE or maker.adds_for != NONE:
@@ -76,31 +80,35 @@ class Rules(ForwardTypes):
         return self._rounds(value, use)
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """Whether MindSpore rounds a float32 value before a reader, by a cast to the low type and back; here none."""
+        """Whether MindSpore rounds a float32 value before a float32 reader, by a cast to the low type and back. Never,
+        unless a level says otherwise."""
         return False
 
     # -- what cells make -----------------------------------------------------------------------------------------------
 
     def parameters(self, op: Op) -> Iterator[tuple[str, str]]:
-        """(owner, name) of the MindSpore parameters that an operator reads: ``encoder.norm``, ``gamma``."""
+        """Yields (owner, name) of the MindSpore parameters that an operator reads: ``encoder.norm``, ``gamma``. The
+        owner is empty for the network itself."""
         for source in op.inputs:
             if source != NONE and self.flow.values[source].parameter:
                 owner, _, name = self.flow.values[source].name.rpartition(".")
                 yield owner, name
 
     def black(self, op: Op) -> Cell:
-        """The black cell that makes an operator float32, if one does."""
+        """The cells around an operator down to the black one that makes it float32 at this level; empty if none does,
+        as at every level that does not say otherwise."""
         return ()
 
     def reads_low(self, use: Use) -> bool:
         """Whether MindSpore has an operator read through this use in the low type."""
         return use.unit != NONE and self.is_low(use.unit)
 
-    def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
-        """The outermost cell around an operator that is one of ``known`` and makes operators of its kind."""
+    def listed_cell(self, op: Op, made: Mapping[str, frozenset[str]]) -> Cell:
+        """The cells around an operator down to the outermost one whose class ``made`` lists (class of a MindSpore cell
+        -> operators that it makes) with operators of this kind; empty if there is none."""
         cells = self.cells[op.id]
         for depth, (_, kind) in enumerate(cells, 1):
-            if op.kind in known.get(kind, ()):
+            if op.kind in made.get(kind, ()):
                 return cells[:depth]
         return ()
 
@@ -109,11 +117,11 @@ class O0(Rules):
     """MindSpore's level O0: nothing is cast."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Always: nothing is low at this level."""
+        """Why a slot is float32 at MindSpore's O0: always, as nothing is low."""
         return "nothing is asked to be low at this level"
 
     def _settle_boundaries(self) -> bool:
-        """Makes every unit float32."""
+        """Makes every unit float32, those without an operator too; True when one changed."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
 
@@ -122,51 +130,57 @@ class O1(Rules):
     """MindSpore's level O1: white operators and what white cells make are low, each result is float32 again."""
 
     def adds_low(self, value: Value) -> bool:
-        """Never: results are float32 again here, and so are the gradients that meet."""
+        """Whether gradients are added low: never, as every result is float32 again at MindSpore's O1."""
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Float32 but for white operators and white cells; a Cast of the file keeps its result's type."""
-        if self.converts(op):
+        """Why a slot is float32 at MindSpore's O1: all but white operators and what white cells make. A Cast of the
+        file reads the type that comes, and its result keeps float32."""
+        if self.is_cast(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
-        if self._unreached(op):
+        if self._is_unreached(op):
             return "in a list of lists or a dictionary, where O1 does not look"
-        return "" if self._white(op) else "neither a white operator nor in a white cell"
+        return "" if self._is_white(op) else "neither a white operator nor in a white cell"
 
-    def _unreached(self, op: Op) -> bool:
-        """Whether the rewriter that O1 is does not find the cell around an operator: it is in a container that it does
-        not enter, or that stands inside another one (`mindspore.toml`: unreached_containers, unreached_inside)."""
+    def _is_unreached(self, op: Op) -> bool:
+        """Whether MindSpore's O1, which rewrites the source of cells, does not find the cell around an operator: it is
+        in a container of `unreached_containers`, or in one of `unreached_inside` that stands right inside another
+        container (both in `mindspore.toml`)."""
         kinds = [kind for _, kind in self.cells[op.id]]
-        nested = any(
-            outer in self.rules.containers and inner in self.rules.unreached_inside for outer, inner in pairwise(kinds)
-        )
-        return nested or not self.rules.unreached_containers.isdisjoint(kinds)
+        for outer, inner in pairwise(kinds):
+            if outer in self.lists.containers and inner in self.lists.unreached_inside:
+                return True
+        return not self.lists.unreached_containers.isdisjoint(kinds)
 
-    def _white(self, op: Op) -> bool:
-        """Whether O1 makes an operator low: it is white, or a primitive in a white cell, and no helper's."""
-        rules = self.rules
-        if op.kind in rules.white_operators and self._by_helper(op):
+    def _is_white(self, op: Op) -> bool:
+        """Whether MindSpore's O1 makes an operator low: a white one that no helper function computes, what a white cell
+        is known to make, or any primitive of a cell inside a white cell."""
+        lists = self.lists
+        if op.kind in lists.white_operators and self._is_by_helper(op):
             return False
-        if op.kind in rules.white_operators or self.cell(op, rules.white_cells):
+        if op.kind in lists.white_operators or self.listed_cell(op, lists.white_cells):
             return True
         outer = self.cells[op.id][:-1]
-        return op.kind not in rules.python_operators and any(kind in rules.white_cells for _, kind in outer)
+        return op.kind not in lists.python_operators and any(kind in lists.white_cells for _, kind in outer)
 
-    def _by_helper(self, op: Op) -> bool:
-        """Whether a function beside a cell's class made an operator: in the cell, or with the cell's parameters."""
-        if any(kind in self.rules.helper_cells for _, kind in self.cells[op.id]):
+    def _is_by_helper(self, op: Op) -> bool:
+        """Whether a function beside the class of a MindSpore cell (of `helper_cells`, as LSTM) computes an operator: it
+        stands in such a cell, or reads a parameter of one."""
+        if any(kind in self.lists.helper_cells for _, kind in self.cells[op.id]):
             return True
-        return any(owner in self.helped for owner, _ in self.parameters(op))
+        return any(owner in self.helper_prefixes for owner, _ in self.parameters(op))
 
     def _settle_boundaries(self) -> bool:
-        """A function is given the low value where its own reader wants it so; what it returns is float32."""
+        """Makes float32 at MindSpore's O1 what functions return, and what they are given unless it comes low and one of
+        their operators reads it low. True when a unit changed."""
         changed = False
         for source, target in self.flow.passed:
             value = self.flow.values[target]
             if value.unit == NONE or not self.is_low(value.unit):
                 continue
-            wanted = any(self.reads_low(use) for use in self.flow.uses[target])
-            if value.producer != NONE or not wanted or not self.comes_low(self.flow.values[source], NONE):
+            returned = value.producer != NONE
+            read_low = any(self.reads_low(use) for use in self.flow.uses[target])
+            if returned or not read_low or not self.comes_low(self.flow.values[source], NONE):
                 changed |= self.make_float32(value.unit, "is float32 outside white cells")
         return changed
 
@@ -176,19 +190,22 @@ class O3(Rules):
     they leave."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Low but for black cells and what a Cast of the file says."""
-        if self.converts(op) and slot == "T2":
+        """Why a slot is float32 at MindSpore's O3 and O2: the result of a Cast of the file, what a black cell makes,
+        and what an operand comes in float32 for; "" for low."""
+        if self.is_cast(op) and slot == "T2":
             return "a conversion of the file"
         if self.black(op):
             return "in a black cell"
         return self.widest(op, unit)
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: parameters, constants, inputs and what leaves a black cell do."""
+        """Whether a value reaches a reader low: where it is low, and what MindSpore casts on the way, which is inputs
+        of the network, stored tensors (but see `stays_float32`), what leaves a black cell and what enters a cell of
+        MindSpore's own. ``reader``: an operator's id, `NONE` for a boundary."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
         if value.weight:
-            return not self.stays(value, reader)
+            return not self.stays_float32(value, reader)
         if value.producer == NONE and value.scope == 0:
             return True
         if value.unit == NONE or self.is_low(value.unit):
@@ -199,55 +216,63 @@ class O3(Rules):
         cell = self.black(maker)
         if cell and (reader == NONE or self.black(self.flow.ops[reader]) != cell):
             return True
-        return reader != NONE and self._enters(maker, reader)
+        return reader != NONE and self._enters_cell(maker, reader)
 
-    def stays(self, value: Value, reader: int) -> bool:
-        """Whether a stored tensor is not cast for a reader: a parameter that a class of the user's own hands to a
-        function, and a constant that the network makes, as `ops.arange` does."""
+    def stays_float32(self, value: Value, reader: int) -> bool:
+        """Whether MindSpore does not cast a stored tensor for a reader: a parameter that a class of the user's own
+        hands to a function, and a constant that such a class makes, as `ops.arange` does. ``reader``: an operator's id,
+        `NONE` for a boundary, for which all are cast."""
         if reader == NONE:
             return False
         op = self.flow.ops[reader]
         if value.parameter:
-            return op.kind in self.rules.function_operators and self.is_bare(op, value)
-        return self.is_range(value) and not self.inside(op)
+            return op.kind in self.lists.function_operators and self.reads_own_parameter(op, value)
+        return self.is_range(value) and not self.is_of_layer(op)
 
     def is_range(self, value: Value) -> bool:
-        """Whether a constant of a MindSpore network counts in whole steps."""
+        """Whether a constant of a MindSpore network counts in equal whole steps, as `ops.arange` does; asked once."""
         if value.id not in self._ranges:
             self._ranges[value.id] = _counts_in_steps(self.flow, value)
         return self._ranges[value.id]
 
-    def inside(self, op: Op) -> bool:
-        """Whether an operator is MindSpore's own: of a layer, or a norm that was given no scale and shift."""
-        return op.kind in self.rules.norms or any(kind in self.rules.layers for _, kind in self.cells[op.id])
+    def is_of_layer(self, op: Op) -> bool:
+        """Whether constants that an operator reads are MindSpore's own: it is in a layer of MindSpore's, or a norm,
+        which reads such constants where it was given no scale and shift."""
+        return op.kind in self.lists.norms or any(kind in self.lists.layers for _, kind in self.cells[op.id])
 
-    def is_bare(self, op: Op, value: Value) -> bool:
-        """Whether a class of the user's own reads a parameter that it was not handed: such a cell casts what it is
-        given."""
+    def reads_own_parameter(self, op: Op, value: Value) -> bool:
+        """Whether a class of the user's own reads a parameter that is its own or an inner cell's. A MindSpore cell that
+        is handed a parameter as an argument casts it."""
         cells = self.cells[op.id]
-        if not is_within(value.name.rpartition(".")[0], cells, self.rules.containers):
+        if not is_within(value.name.rpartition(".")[0], cells, self.lists.containers):
             return False
-        return not cells or cells[-1][1] not in self.rules.layers
+        return not cells or cells[-1][1] not in self.lists.layers
 
-    def _enters(self, maker: Op, reader: int) -> bool:
-        """Whether a reader stands in a MindSpore cell that the maker is outside of: such a cell casts what it is given.
-        A black cell does not, and a Python operator stands where its scope says if another operand is made there too.
+    def _enters_cell(self, maker: Op, reader: int) -> bool:
+        """Whether a value enters a MindSpore cell, which casts what it is given: its reader (an operator's id) stands
+        in the cell and its maker does not.
+
+        Of a reader in a black cell, which does not cast, the cell around that counts. The scope of a Python operator
+        (`+`) may be wrong: it is believed only if the maker of one operand stands there too.
         """
         op = forward_of(self.flow, self.flow.ops[reader])
         black = self.black(op)
-        inner = black[:-1] if black else self.cells[reader]
-        if op.kind in self.rules.python_operators:
+        entered = black[:-1] if black else self.cells[reader]
+        if op.kind in self.lists.python_operators:
             makers = [self.flow.writer(source) for source in op.inputs if source != NONE]
-            if not any(m is not None and self.cells[m.id][: len(inner)] == inner for m in makers):
+            if not any(other is not None and _is_inside(self.cells[other.id], entered) for other in makers):
                 return False
-        return self.cells[maker.id][: len(inner)] != inner
+        return not _is_inside(self.cells[maker.id], entered)
 
     def widest(self, op: Op, unit: int) -> str:
-        """A scalar constant counts as any other."""
+        """Why a slot is float32: an operand comes as float32; "" if none does. In MindSpore's O2 and O3 a scalar
+        constant counts as any other operand."""
         return self.float32_among(op, self.operands(op, unit))
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """What entered the network, a cell or left a black cell is low before it is float32 again."""
+        """Whether MindSpore's O2 and O3 round a float32 value before a float32 reader: inputs of the network,
+        parameters that it returns, what leaves a black cell, and what a black cell reads from outside of the cell
+        around it."""
         reader = self.flow.ops[use.op] if use.op != NONE else None
         black = bool(reader is not None and self.black(reader))
         if value.weight:
@@ -259,43 +284,49 @@ class O3(Rules):
         cell = self.black(maker)
         if cell:
             return reader is None or self.black(reader) != cell
-        return black and reader is not None and self._enters(maker, reader.id)
+        return black and reader is not None and self._enters_cell(maker, reader.id)
 
 
 class O2(O3):
     """MindSpore's level O2: as O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
-        """The black cell of MindSpore that an operator is in, for a gradient its forward operator; empty for none."""
+        """The cells around an operator down to a black one, at MindSpore's O2; of a gradient those of its forward
+        operator. Empty where no cell is black."""
         op = forward_of(self.flow, op)
-        return self.cell(op, self.rules.black_cells) or self._derived(op)
+        return self.listed_cell(op, self.lists.black_cells) or self._derived_black(op)
 
-    def _derived(self, op: Op) -> Cell:
-        """The cell, if the user derived its class from a black one: then it owns its norm's scale."""
+    def _derived_black(self, op: Op) -> Cell:
+        """All MindSpore cells around a norm if the user derived the innermost one's class from a black one (a cell that
+        owns the scale `gamma` which the norm reads is taken for that); else empty."""
         cells = self.cells[op.id]
-        if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
+        norms = {made for kind, kinds in self.lists.black_cells.items() for made in kinds if made in kind}
+        if not cells or op.kind not in norms:
             return ()
         owners = [owner for owner, name in self.parameters(op) if name == "gamma"]
-        return cells if any(is_of(owner, cells, self.rules.containers) for owner in owners) else ()
+        return cells if any(is_of(owner, cells, self.lists.containers) for owner in owners) else ()
 
 
 class Auto(Rules):
-    """MindSpore's level auto, by operator; what is in no list takes the types that come."""
+    """MindSpore's level auto, by operator; what is in no list takes the types that come. ``outputs``: the units of the
+    network's outputs."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
         read = (use for value in flow.scopes[0].outputs for use in flow.uses[value])
         self.outputs = {use.unit for use in read if use.op == NONE and use.scope == 0} - {NONE}
-        for unit in self.outputs:  # results keep the type that they have
+        for unit in self.outputs:  # low so far: `_settle_boundaries` gives them the type of what makes them
             self.low[unit] = True
 
     def black(self, op: Op) -> Cell:
-        """The operator itself, where it is a black one."""
+        """An operator that level auto lists as black, as a cell (name, kind) of its own; empty for another one. For a
+        gradient the forward operator counts."""
         op = forward_of(self.flow, op)
-        return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
+        return ((op.name, op.kind),) if op.kind in self.lists.auto_black else ()
 
     def _settle_boundaries(self) -> bool:
-        """Results take the type that comes: float32 where what makes them is."""
+        """Types what is passed to functions, and the outputs of the network at MindSpore's level auto: float32 where
+        what makes them is. True when a unit changed."""
         changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -304,29 +335,31 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a slot is float32 at level auto, by MindSpore's own lists; an operator in none takes the widest type of
-        its operands."""
-        if self.converts(op) and slot == "T2":
+        """Why a slot is float32 at level auto, by MindSpore's own lists; "" for low. An operator in no list takes the
+        widest type of its operands."""
+        if self.is_cast(op) and slot == "T2":
             return "a conversion of the file"
-        if op.kind in self.rules.auto_white:
+        if op.kind in self.lists.auto_white:
             return ""
-        if op.kind in self.rules.auto_black:
+        if op.kind in self.lists.auto_black:
             return f"{op.kind} is black"
         return self.widest(op, unit)
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """Norms that give their scale and shift the type of their input round them before they are float32 again."""
+        """Whether MindSpore's level auto rounds a parameter before a float32 reader: the scale and shift of a norm in a
+        cell of its own name (`follow_cells`), which gives them the type of its low input first."""
         if not value.parameter or use.op == NONE:
             return False
         op = self.flow.ops[use.op]
         cells = self.cells[op.id]
-        if not cells or cells[-1][1] not in self.rules.follow_cells or op.kind != cells[-1][1]:
+        if not cells or cells[-1][1] not in self.lists.follow_cells or op.kind != cells[-1][1]:
             return False
         return bool(op.inputs) and self.comes_low(self.flow.values[op.inputs[0]], op.id)
 
 
 def _counts_in_steps(flow: Dataflow, value: Value) -> bool:
-    """Whether a stored tensor counts up or down in whole steps, as what a MindSpore network makes by `ops.arange`."""
+    """Whether a stored tensor counts up or down in equal whole steps, as what a MindSpore network makes by
+    `ops.arange`. A tensor too large to be read whole does not count as one."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
         return False
@@ -338,13 +371,17 @@ LEVELS: Mapping[str, type[Rules]] = {"O0": O0, "O1": O1, "O2": O2, "O3": O3, "au
 
 
 Cell = tuple[tuple[str, str], ...]
-"""(name, class) of the cells around an operator, from the outermost one."""
+"""(name, class) of the cells around an operator, from the outermost one. A single cell is named by these down to it."""
 
 
 @lru_cache(maxsize=1024)
 def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
-    """What the owners of a MindSpore cell's parameters look like. Names are not compared, as cells of one class may
-    have the scope of the first: a number stands for any number, another name for any other."""
+    """A pattern that finds the owner of parameters of a MindSpore cell, the last one of ``cells``, or ``end`` "" of one
+    inside it ("$": of that cell alone). Owners have a dot at the end: Block `0` in CellList `blocks` of Net `net` finds
+    `net.blocks.0.`, and `net.0.` too, as a container may be left out.
+
+    Names are not compared, as cells of one class may have the scope of the first: a number stands for any number,
+    another name for any other. Only a container's own name counts."""
     parts = [r"(?:^|(?<=\.))" if cells else "^"]
     for name, kind in cells:
         if kind in containers:
@@ -354,9 +391,12 @@ def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[st
     return re.compile("".join(parts) + end)
 
 
-def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
-    """The MindSpore cells around every operator. What is given a cell's value and hands it back to that cell is called
-    there, unless its own cell is inside: a value that leaves a cell does not come back."""
+def cells_of_operators(flow: Dataflow, traits: Traits) -> list[Cell]:
+    """The MindSpore cells around every operator, by its id, as the scopes in the file say.
+
+    A scope may be wrong for an operator that only reshapes: where it reads what a cell makes, and that cell reads what
+    it makes, it stands in that cell, as no value leaves a cell and comes back.
+    """
     cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
     for op in flow.ops:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
@@ -368,7 +408,8 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
 
 
 def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
-    """Whether what an operator passes on is read in a cell, through others that only pass it on."""
+    """Whether an operator in the MindSpore cell ``home`` reads the first result of ``op``, straight or through
+    operators that only reshape it. ``cells``: those around every operator, by its id."""
     reshapes = traits.operators("reshapes")
     uses = downstream(flow, op.outputs[:1], lambda reader: reader.outputs[:1] if reader.role in reshapes else ())
     return any(use.op != NONE and _is_inside(cells[use.op], home) for use in uses)
@@ -379,10 +420,11 @@ def _is_inside(cells: Cell, home: Cell) -> bool:
     return cells[: len(home)] == home
 
 
-def paths(cells: Cell, containers: Set[str]) -> set[str]:
-    """What the names of a MindSpore cell's own parameters begin with: with its lists (cells of a class among
-    ``containers``), or without them, as `blocks.0` and `0`."""
-    return {".".join(name for name, kind in cells if kind not in left_out) for left_out in (containers, frozenset())}
+def parameter_prefixes(cells: Cell, containers: Set[str]) -> set[str]:
+    """What names of parameters of a MindSpore cell, the last one of ``cells``, begin with: the names of the cells with
+    a dot between, with those of a class among ``containers`` and without, as `blocks.0` and `0`."""
+    with_containers = ".".join(name for name, _ in cells)
+    return {with_containers, ".".join(name for name, kind in cells if kind not in containers)}
 
 
 def is_of(owner: str, cells: Cell, containers: Set[str]) -> bool:
@@ -398,7 +440,7 @@ def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
 
 
 def _owner_prefix(owner: str) -> str:
-    """The attribute path of a MindSpore cell as it stands before a parameter's name; empty for the network itself."""
+    """The attribute path of a MindSpore cell with a dot behind; empty for the network itself, whose path is empty."""
     return f"{owner}." if owner else ""
 
 
@@ -411,72 +453,83 @@ OWN_CLASS = "the network's own class"
 def notes(rules: Rules) -> list[Note]:
     """All notes of the policy MindSpore on a model whose units are settled."""
     level = rules.options.level.name
-    found = list(_given_low(rules, level)) if level != "O1" else list(_by_source(rules))
+    found = list(_source_note(rules)) if level == "O1" else list(_low_in_file_notes(rules, level))
     if level in ("O1", "O2"):
-        found += _unplaced(rules, level)
+        found += _unknown_cell_notes(rules, level)
     if isinstance(rules, O3):
-        found += [*_made_tensors(rules), *_parameters_of_functions(rules), *_softmax_notes(rules)]
+        found += [*_made_constant_notes(rules), *_parameter_notes(rules), *_softmax_notes(rules)]
     if level != "O1":
         found += _scalar_notes(rules)
     return found
 
 
 def _node_in_note(op: Op) -> str:
-    """How a note of the policy MindSpore names an operator."""
+    """How a note of the policy MindSpore names an operator: by its name, without one by its kind."""
     return op.name or op.kind
 
 
-def _by_source(rules: Rules) -> Iterator[Note]:
-    """A note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
-    the names alone."""
-    low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.converts(op)]
+def _source_note(rules: Rules) -> Iterator[Note]:
+    """One note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
+    the names alone. None where nothing is low."""
+    low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.is_cast(op)]
     if not low:
         return
-    kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _class_names(rules, low)))
-    told = [kind for kind, _ in classes[:CLASSES]]
-    told += [f"{len(classes) - CLASSES} more"] if len(classes) > CLASSES else []
-    named = " and ".join(filter(None, (", ".join(told), OWN_CLASS)))
+    kinds = Counter(op.kind for op in low).most_common()
+    classes = [name for name, _ in Counter(_class_names(rules, low)).most_common()]
+    named = classes[:CLASSES]
+    if len(classes) > CLASSES:
+        named.append(f"{len(classes) - CLASSES} more")
+    sources = f"{', '.join(named)} and {OWN_CLASS}" if named else OWN_CLASS
     text = (
-        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {named}, which no "
+        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {sources}, which no "
         "file holds: float32 is what it calls in an inherited method, by an index or in 'a if b else c'"
     )
     yield Note(TOPIC, ", ".join(f"{count} {kind}" for kind, count in kinds), text)
 
 
 def _class_names(rules: Rules, ops: list[Op]) -> Iterator[str]:
-    """The class that each operator, or the layer that makes it, is called in; the network's own has no name."""
+    """The MindSpore class whose `construct` calls each operator, or the layer that makes it: the innermost cell that is
+    neither a layer nor a container. Nothing for an operator that the network's own class calls."""
     for op in ops:
-        kinds = [kind for _, kind in rules.cells[op.id] if kind not in rules.rules.containers]
-        while kinds and (kinds[-1] == op.kind or kinds[-1] in rules.rules.layers):
+        kinds = [kind for _, kind in rules.cells[op.id] if kind not in rules.lists.containers]
+        while kinds and (kinds[-1] == op.kind or kinds[-1] in rules.lists.layers):
             kinds.pop()
         yield from kinds[-1:]
 
 
-def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
-    """Operators that a listed cell may have made, in a file that does not say which cell did."""
-    lists = rules.rules
-    cells = lists.white_cells if level == "O1" else lists.black_cells
+def _unknown_cell_notes(rules: Rules, level: str) -> Iterator[Note]:
+    """Notes on operators that a listed cell may have made, in a MindSpore file that does not say which cell did: one
+    for each whose scope leaves out the cell of its parameters, and one for all that have no scope. ``level``: O1, for
+    which white cells are listed, or O2, for which black ones are."""
+    lists = rules.lists
+    if level == "O1":
+        cells, words = lists.white_cells, f"{rules.options.dtype} in a white cell"
+    else:
+        cells, words = lists.black_cells, "float32 in a black cell"
     kinds = {kind for made in cells.values() for kind in made} - lists.white_operators
-    kinds -= rules.options.lists.traits.operators("reshapes") if level == "O2" else set()
-    words = f"{rules.options.dtype} in a white cell" if level == "O1" else "float32 in a black cell"
-    bare = []
+    if level == "O2":
+        kinds -= rules.options.lists.traits.operators("reshapes")
+    without_scope = []
     for op in rules.flow.ops:
-        if op.kind not in kinds or not op.slots or rules.cell(op, cells):
+        if op.kind not in kinds or not op.slots or rules.listed_cell(op, cells):
             continue
-        around = rules.cells[op.id], lists.containers
         if not op.name:
-            bare.append(op)
-        elif any(is_within(owner, *around) and not is_of(owner, *around) for owner, _ in rules.parameters(op)):
+            without_scope.append(op)
+            continue
+        around, containers = rules.cells[op.id], lists.containers
+        owners = [owner for owner, _ in rules.parameters(op)]
+        if any(is_within(owner, around, containers) and not is_of(owner, around, containers) for owner in owners):
             yield Note(
                 TOPIC, op.name, f"the scope leaves out the cell of its parameters: in MindSpore {op.kind} is {words}"
             )
-    if bare:
-        text = f"{len(bare)} of these have no scope: if a listed cell made them, they are {words}"
-        yield Note(TOPIC, bare[0].kind, text)
+    if without_scope:
+        text = f"{len(without_scope)} of these have no scope: if a listed cell made them, they are {words}"
+        yield Note(TOPIC, without_scope[0].kind, text)
 
 
-def _given_low(rules: Rules, level: str) -> Iterator[Note]:
-    """What the file computes low, and MindSpore would compute in float32 from the network itself."""
+def _low_in_file_notes(rules: Rules, level: str) -> Iterator[Note]:
+    """Notes on operators that the MindIR file computes low and MindSpore would compute in float32 from the network
+    itself, and on outputs that are low in the file, which MindSpore returns in float32 but at level auto."""
     flow = rules.flow
     for op in flow.ops:
         if any(flow.values[source].dtype in LOW for source in op.inputs if source != NONE) and rules.black(op):
@@ -492,7 +545,8 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
 
 
 def _softmax_notes(rules: O3) -> Iterator[Note]:
-    """Networks often write ``x.astype(float32)`` before these: of what is float32 already, that leaves no trace."""
+    """One note for all Softmax that are low: MindSpore networks often write ``x.astype(float32)`` before them, which
+    leaves no trace in the file where x is float32 already."""
     traits = rules.options.lists.traits
     found = [op for op in rules.flow.ops if traits.has(op.role, "softmaxes")]
     low = [op for op in found if any(map(rules.is_low, op.slots.values()))]
@@ -501,24 +555,30 @@ def _softmax_notes(rules: O3) -> Iterator[Note]:
         yield Note(TOPIC, _node_in_note(low[0]), text)
 
 
-def _made_tensors(rules: O3) -> Iterator[Note]:
-    """Notes on constants as `ops.ones` or `ops.arange` make them, which keep a type that was asked for."""
+def _made_constant_notes(rules: O3) -> Iterator[Note]:
+    """Notes on constants that look as if the MindSpore network made them by `ops.ones` or `ops.arange`: such a one
+    keeps the type that was asked for. Only where the user's own classes read them, in whole steps or low."""
     for value in rules.flow.values:
         if not value.weight or value.parameter or not value.shape or value.dtype != FLOAT32:
             continue
         uses = [use for use in rules.flow.uses[value.id] if use.op != NONE and use.unit != NONE]
-        uses = [use for use in uses if not rules.inside(rules.flow.ops[use.op])]
-        if not uses or not (rules.is_range(value) or any(map(rules.reads_low, uses)) and _is_even(rules, value)):
+        uses = [use for use in uses if not rules.is_of_layer(rules.flow.ops[use.op])]
+        if not uses:
             continue
-        kept = "float32" if rules.is_range(value) else "low"
-        text = (
-            f"a constant in even steps: {kept} here; MindSpore keeps one that the network makes, and casts an attribute"
-        )
+        if rules.is_range(value):
+            dtype = "float32"
+        elif any(map(rules.reads_low, uses)) and _is_even(rules, value):
+            dtype = "low"
+        else:
+            continue
+        text = f"a constant in even steps: {dtype} here; MindSpore keeps one that the network makes, "
+        text += "and casts an attribute"
         yield Note(TOPIC, f"{_node_in_note(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
-    """Whether a MindSpore network's constant is one number, or goes in even steps, as of `ops.ones`, `ops.linspace`."""
+    """Whether a constant of a MindSpore network goes in even steps, as of `ops.linspace`, or is one number repeated, as
+    of `ops.ones`. False for a single element."""
     array = rules.flow.weights.array(value)
     if array is None or array.size < 2:
         return False
@@ -527,10 +587,11 @@ def _is_even(rules: Rules, value: Value) -> bool:
 
 
 def _scalar_notes(rules: Rules) -> Iterator[Note]:
-    """Tensors without dimensions beside a low operand: as a tensor of the network's own they stay float32."""
+    """Notes on stored numbers without dimensions that are rounded beside a low operand of a Mul or Div: MindSpore keeps
+    one in float32 if the network makes a tensor of it."""
     flow = rules.flow
     for op in flow.ops:
-        if op.kind not in rules.rules.scaled or not any(rules.is_low(unit) for unit in op.slots.values()):
+        if op.kind not in rules.lists.scaled or not any(rules.is_low(unit) for unit in op.slots.values()):
             continue
         readers = {reader.kind for value in op.outputs for reader in flow.readers(value)}
         for source in op.inputs:
@@ -539,31 +600,34 @@ def _scalar_notes(rules: Rules) -> Iterator[Note]:
                 continue
             number = flow.scalar(source)
             exact = number is None or float(np.asarray(number, numpy_type(rules.options.dtype))) == number
-            if exact or readers & rules.rules.number_functions:
+            if exact or readers & rules.lists.number_functions:
                 continue  # GELU and LeakyReLU: functions whose numbers take the other operand's type
             text = f"{number:.7g} is rounded; MindSpore keeps it float32 if the network makes a tensor of it"
             yield Note(TOPIC, _node_in_note(op), text)
 
 
-def _parameters_of_functions(rules: O3) -> Iterator[Note]:
-    """Parameters that a network may have handed to a function: only what a primitive reads is cast."""
+def _parameter_notes(rules: O3) -> Iterator[Note]:
+    """Notes on parameters that a MindSpore network may have handed to a function, one a parameter: only what a
+    primitive reads is cast."""
     for value in rules.flow.values:
         if not value.parameter or value.dtype != FLOAT32:
             continue
-        told = next(filter(None, (_handed(rules, value, use) for use in rules.flow.uses[value.id])), None)
-        if told is not None:
-            yield told
+        for use in rules.flow.uses[value.id]:
+            note = _note_on_read(rules, value, use)
+            if note is not None:
+                yield note
+                break
 
 
-def _handed(rules: O3, value: Value, use: Use) -> Note | None:
-    """A note on what is assumed of one read of a parameter, where MindSpore might do otherwise; None where it does
-    not."""
+def _note_on_read(rules: O3, value: Value, use: Use) -> Note | None:
+    """A note on what is assumed of one read of a MindSpore parameter, where MindSpore might do otherwise; None where it
+    does not."""
     op = rules.flow.ops[use.op] if use.op != NONE else None
-    if op is None or use.unit == NONE or op.kind in rules.rules.parameter_operators | rules.rules.norms:
+    if op is None or use.unit == NONE or op.kind in rules.lists.parameter_operators | rules.lists.norms:
         return None
-    if rules.stays(value, op.id):
+    if rules.stays_float32(value, op.id):
         text = f"'{value.name}' is float32 here, as MindSpore hands it to a function; it casts it for a primitive"
-    elif rules.reads_low(use) and rules.is_bare(op, value):
+    elif rules.reads_low(use) and rules.reads_own_parameter(op, value):
         text = f"'{value.name}' is low here; MindSpore casts it for a primitive, and not for a function or a method"
     else:
         return None

@@ -20,54 +20,53 @@ from .registry import Policy, register
 
 FOLLOWS = "either"
 SORTS: Mapping[str, str] = {"low": "low", "float32": "float32", "conditional": "float32", "widest": "widest"}
-"""What a class of the list comes to; every other operator takes the type of its first operand."""
+"""Class of MXNet's list -> what it comes to; every other operator takes the type of its first operand (`FOLLOWS`)."""
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Every unit as MXNet would type it."""
+    """Decides every unit as MXNet would type it. Where units that must share a type got two, all of them are float32
+    and the walk is repeated; the loop ends, as ``shared`` only grows."""
     begun = begin(flow, options)
     shared: dict[int, str] = {}
     while True:
         walk = _MxnetTypes(begun, shared)
-        found = walk.disagreeing()
+        found = walk.units_of_two_types()
         if not found:
             return begun.finish("MXNet", Verdicts(walk.verdicts()), walk.refused, walk.notes())
         shared |= found
 
 
 class _MxnetTypes:
-    """Types as MXNet gives them in one walk through a model. ``shared``: representatives of units that are float32
-    because one of them is."""
+    """Types as MXNet gives them in one walk through a model. ``shared``: units that are float32 because one that they
+    are tied to is, by representative, with why."""
 
     def __init__(self, begun: Begun, shared: Mapping[int, str]) -> None:
         self.begun, self.shared = begun, shared
         self.flow, self.options = begun.flow, begun.options
-        self.known: dict[int, set[str]] = {}  # value -> the types in which a copy of it is known to exist
-        self.low: dict[int, bool] = {}  # by unit
-        self.why: dict[int, str] = {}
-        self.refused: dict[int, str] = {}  # units that would be low, and are held
+        self.copies: dict[int, set[str]] = {}  # value -> the types in which a copy of it is known to exist
+        self.low: dict[int, bool] = {}  # unit of an operator -> whether it is low
+        self.why: dict[int, str] = {}  # unit -> why it has its type
+        self.refused: dict[int, str] = {}  # units that would be low, and are given as float32, with why they would
         for op in self.flow.ops:
             self._visit(op)
 
     # -- what comes of it ---------------------------------------------------------------------------------------------
 
-    def disagreeing(self) -> dict[int, str]:
-        """Representatives of units that must share a type and got two."""
-        high = {self.flow.find(u): self.why.get(u, "") for u, low in self.low.items() if not low}
-        return {
-            self.flow.find(unit): f"shares its type with what is float32: {high[self.flow.find(unit)]}"
-            for unit, low in self.low.items()
-            if low and self.flow.find(unit) in high
-        }
+    def units_of_two_types(self) -> dict[int, str]:
+        """Units that must share a type and got two from MXNet's walk, by representative, with why all are float32."""
+        high = {self.flow.find(unit): self.why.get(unit, "") for unit, low in self.low.items() if not low}
+        low_roots = [self.flow.find(unit) for unit, low in self.low.items() if low]
+        return {root: f"shares its type with what is float32: {high[root]}" for root in low_roots if root in high}
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
-        """Every unit with its side and what decided it."""
+        """Yields every unit with its verdict by MXNet's walk; one outside of operators is float32."""
         for unit in self.flow.units:
             why = Why("mxnet", self.why.get(unit.id, "is float32 outside of operators"))
             yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
 
     def notes(self) -> Iterator[Note]:
-        """Products of a parameter that are `dot` as the file has them, and kinds that MXNet has no name for."""
+        """Notes on products of a parameter, which are MXNet's `dot` as the file has them, and on kinds of operators
+        that MXNet has no name for."""
         flow, traits = self.flow, self.options.lists.traits
         products = [op for op in flow.ops if self._sort_of(op) == "widest" and traits.has(op.role, "products")]
         found = [op for op in products if any(source != NONE and flow.values[source].parameter for source in op.inputs)]
@@ -81,7 +80,7 @@ class _MxnetTypes:
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     def _visit(self, op: Op) -> None:
-        """Types one operator as its list says: low, float32, the widest of its operands, or that of the first."""
+        """Types one operator as MXNet's list says: low, float32, the widest type of its operands, or the first's."""
         operands = [source for source in op.inputs if source != NONE and self._is_float(self.flow.values[source])]
         sort = "float32" if self._is_excluded(op) else self._sort_of(op)
         if sort == "low":
@@ -89,17 +88,18 @@ class _MxnetTypes:
         elif sort == "float32":
             self._type_operator(op, False, f"{op.kind} is cast to float32")
         elif sort == "widest":
-            self._widest(op, operands)
+            self._type_by_widest(op, operands)
         else:
-            self._follow(op, operands)
+            self._type_by_first(op, operands)
 
     def _is_excluded(self, op: Op) -> bool:
-        """Whether a pattern holds an operator: to MXNet a name in excluded_sym_names is a float32 operator's."""
+        """Whether the user's pattern holds an operator in float32, as MXNet does with names in excluded_sym_names."""
         given = self.begun.given
         return any(given.ranks[given.find(unit)] == USER and given.is_high(unit) for unit in op.slots.values())
 
     def _sort_of(self, op: Op) -> str:
-        """What MXNet does with an operator: low, float32, widest or follows, numbers beside a tensor considered."""
+        """What MXNet does with an operator: ``low``, ``float32``, ``widest`` or `FOLLOWS`. With a number beside a
+        tensor it has another operator (`_plus_scalar`), which follows the tensor."""
         listing = self.options.lists.listing(self.flow, op)
         sort = SORTS.get(listing.cls, FOLLOWS) if listing is not None else FOLLOWS
         if self.options.lists.traits.has(op.role, "stored_statistics") and self._share_a_slot(op, 0, 1):
@@ -111,62 +111,71 @@ class _MxnetTypes:
             return "float32"  # _rdiv_scalar
         return FOLLOWS if any(weak) and not all(weak) else sort
 
-    def _widest(self, op: Op, operands: list[int]) -> None:
-        """Float32 if any operand is there in float32, or is of a type that MXNet does not know; else low."""
-        known = {source: self.known.get(source, set()) for source in operands}
-        blind = next((source for source, types in known.items() if not types), None)
+    def _type_by_widest(self, op: Op, operands: list[int]) -> None:
+        """Types an operator that takes the widest type in MXNet: float32 if any of ``operands`` (its values of a float
+        type) is there in float32, or in no type that MXNet knows; else low."""
+        known = {source: self.copies.get(source, set()) for source in operands}
+        unknown = next((source for source, types in known.items() if not types), None)
         wide = next((source for source, types in known.items() if FLOAT32 in types), None)
-        if blind is not None:
-            self._type_operator(op, False, f"takes the widest type, and '{self._name(blind)}' is float32", known=False)
+        if unknown is not None:
+            why = f"takes the widest type, and '{self._name_in_reason(unknown)}' is float32"
+            self._type_operator(op, False, why, knows_results=False)
         elif wide is not None:
-            self._type_operator(op, False, f"takes the widest type, and '{self._name(wide)}' is there in float32")
+            why = f"takes the widest type, and '{self._name_in_reason(wide)}' is there in float32"
+            self._type_operator(op, False, why)
         else:
             self._type_operator(op, True, "takes the widest type, and all operands are there in low")
 
-    def _follow(self, op: Op, operands: list[int]) -> None:
-        """The type of the first operand that is no number."""
+    def _type_by_first(self, op: Op, operands: list[int]) -> None:
+        """Types an operator that takes in MXNet the type of the first of ``operands`` that is no number; float32 where
+        there is none."""
         first = next((source for source in operands if not _is_number(self.flow, source)), None)
         if first is None:
-            self._type_operator(op, False, "is made as float32", known=False)
+            self._type_operator(op, False, "is made as float32", knows_results=False)
             return
-        low, known = self._is_low(self.flow.values[first]), bool(self.known.get(first))
-        self._type_operator(op, low, f"takes the type of '{self._name(first)}'", known=known, copies=False)
+        low, known = self._is_low(self.flow.values[first]), bool(self.copies.get(first))
+        why = f"takes the type of '{self._name_in_reason(first)}'"
+        self._type_operator(op, low, why, knows_results=known, casts_operands=False)
 
-    def _type_operator(self, op: Op, low: bool, why: str, known: bool = True, copies: bool = True) -> None:
-        """Types an operator. ``known``: whether MXNet knows the types of its results from then on; ``copies``: whether
-        it casts what it reads, so that the copy is there for later readers."""
+    def _type_operator(
+        self, op: Op, low: bool, why: str, knows_results: bool = True, casts_operands: bool = True
+    ) -> None:
+        """Types an operator's slots low or float32 as MXNet would, but for what is given, shared or a conversion's.
+        ``knows_results``: whether MXNet knows the types of its results from then on; ``casts_operands``: whether it
+        casts what it reads, so that the copy is there for later readers."""
         given, converts = self.begun.given, self.options.lists.traits.has(op.role, "casts")
         for slot, unit in op.slots.items():
-            made = converts and slot == "T2"  # a conversion in the file
-            if low and given.is_high(unit) and not made:
+            result_of_cast = converts and slot == "T2"
+            if low and given.is_high(unit) and not result_of_cast:
                 self.refused[unit] = why
-            held = given.is_high(unit) or self.flow.find(unit) in self.shared or made
+            held = given.is_high(unit) or self.flow.find(unit) in self.shared or result_of_cast
             self.low[unit] = given.is_low(unit) or (low and not held)
-            self.why[unit] = self.shared.get(self.flow.find(unit), "is a conversion in the file" if made else why)
-        for source in op.inputs if known and copies else ():
+            own_why = "is a conversion in the file" if result_of_cast else why
+            self.why[unit] = self.shared.get(self.flow.find(unit), own_why)
+        for source in op.inputs if knows_results and casts_operands else ():
             self._note_copy(op, source)
         for result in op.outputs:
             value = self.flow.values[result]
-            if known and self._is_float(value):
-                self.known[result] = {self.options.dtype if self._is_low(value) else FLOAT32}
+            if knows_results and self._is_float(value):
+                self.copies[result] = {self.options.dtype if self._is_low(value) else FLOAT32}
 
     def _note_copy(self, op: Op, source: int) -> None:
-        """Notes that a copy in the type that an operator reads exists for whatever follows."""
+        """Notes that from now on MXNet has a copy of a value (`NONE`: no operand) in the type that an operator reads.
+        An input or stored tensor that is read in float32 needs no copy: it is noted only if another copy is."""
         units = [u.unit for u in self.flow.uses[source] if u.op == op.id and u.unit != NONE] if source != NONE else []
         if not units:
             return
         low, variable = self.low[units[0]], self.flow.values[source].producer == NONE
-        if low or not variable or self.known.get(source):
-            self.known.setdefault(source, set()).add(self.options.dtype if low else FLOAT32)
+        if low or not variable or self.copies.get(source):
+            self.copies.setdefault(source, set()).add(self.options.dtype if low else FLOAT32)
 
     def _share_a_slot(self, op: Op, one: int, other: int) -> bool:
-        """Whether two operands of an operator, by their places, are of one slot, so that they can only have one
-        type."""
+        """Whether the operands at two places of an operator can only have one type: their slots are one or are tied."""
         uses = [use for place in (one, other) for use in self.flow.uses[op.inputs[place]] if use.op == op.id]
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
 
-    def _name(self, value: int) -> str:
-        """What a reason calls a value: its name in the file."""
+    def _name_in_reason(self, value: int) -> str:
+        """What a reason of the policy MXNet calls a value: its name in the file."""
         return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:
@@ -174,7 +183,7 @@ class _MxnetTypes:
         return value.dtype in (FLOAT32, self.options.dtype)
 
     def _is_low(self, value: Value) -> bool:
-        """Whether the value itself, no copy of it, is low."""
+        """Whether a value itself, no copy that MXNet made of it, is low."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         if value.unit == NONE:
@@ -183,7 +192,8 @@ class _MxnetTypes:
 
 
 def _is_number(flow: Dataflow, value: int) -> bool:
-    """A stored tensor without dimensions is a number, which MXNet has as an attribute of the operator."""
+    """Whether a value is a number, which MXNet has as an attribute of the operator: a stored tensor without
+    dimensions."""
     return value != NONE and flow.values[value].weight and flow.shape(value) == ()
 
 

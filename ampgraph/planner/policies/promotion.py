@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
 from ...core.plan import Note
-from ...core.walk import reached
+from ...core.walk import reachable
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
 from ...oplists.options import Options
@@ -18,9 +18,10 @@ from .forward import PARITY, ForwardTypes
 
 @dataclass
 class OperatorCall:
-    """One call: its nodes in order, and its entry in the list (None: it is in none).
+    """One call of a framework's operator: its nodes in order, and its entry in the list (None: it is in none).
 
-    ``operands``: the values with a float type that enter it, in order. ``at``: what becomes of it at the level.
+    ``named``: whether the file says of which call the nodes are. ``operands``: the values with a type to decide that
+    enter it, in order. ``at``: what becomes of it at the level, as `ListClass.at_level`; empty where it is in no list.
     """
 
     listing: Listing | None
@@ -31,15 +32,19 @@ class OperatorCall:
 
 
 def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[OperatorCall]:
-    """The call of every operator, by its number. ``given``: what is decided before any rule is asked."""
+    """The framework's call of every operator, by the operator's id; nodes of one call share the object. ``given``: what
+    is decided before any rule is asked."""
     calls: dict[object, OperatorCall] = {}
     unnamed = _regions_without_calls(flow, lists)
     found = []
     for op in flow.ops:
         origin = flow.origin(op) if lists.own else None
-        key: object = _call_of_node(flow, lists, op, origin) if origin else unnamed.get(op.id, (op.id,))
+        in_region = origin is None and op.id in unnamed
+        key: object = unnamed[op.id] if in_region else (op.id,)
+        if origin is not None:
+            key = _call_key(flow, lists, op, origin)
         if key not in calls:
-            listing = lists.listing(flow, op) if origin or op.id not in unnamed else lists.of(unnamed[op.id][1])
+            listing = lists.of(unnamed[op.id][1]) if in_region else lists.listing(flow, op)
             calls[key] = OperatorCall(listing, origin is not None)
         calls[key].ops.append(op)
         found.append(calls[key])
@@ -48,53 +53,56 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
     return found
 
 
-def _call_of_node(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
-    """The framework's call that a node is of: that of the outermost module that a list names, and in it what hangs
-    together; else its own.
+def _call_key(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
+    """A key that nodes of one framework's call share: of the call of the outermost module that a list names, by the
+    lowest id of the nodes of that module which are joined to this one; else of the call that ``origin`` names.
 
-    A module that is called twice is two calls, as nothing leads from one to the other.
+    A module that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other.
     """
     module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.of(name)), None)
     if module is None:
         return op.scope, origin.group
     scope = origin.scopes[module]
 
-    def beside(number: int) -> Iterator[int]:
+    def neighbours(number: int) -> Iterator[int]:
+        """The ids of the operators of the same module that read what an operator makes, or make what it reads."""
         here = flow.ops[number]
-        made = (reader for value in here.outputs for reader in flow.readers(value))
-        for other in (*made, *(w for v in here.inputs if v != NONE and (w := flow.writer(v)) is not None)):
-            known = flow.origin(other) if other.scope == op.scope else None
-            if known is not None and scope in known.scopes[:-1]:
+        readers = [reader for value in here.outputs for reader in flow.readers(value)]
+        writers = [flow.writer(value) for value in here.inputs if value != NONE]
+        for other in (*readers, *writers):
+            known = flow.origin(other) if other is not None and other.scope == op.scope else None
+            if other is not None and known is not None and scope in known.scopes[:-1]:
                 yield other.id
 
-    return op.scope, scope, min(reached([op.id], beside))
+    return op.scope, scope, min(reachable([op.id], neighbours))
 
 
 def _regions_without_calls(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:
-    """Operators of regions in a file that names no calls -> (region, the operator that it stands for)."""
+    """In a file that names no calls: operators of regions, which a framework calls as one, by id: (number of the
+    region, the operator that it stands for). Empty in a file that names some. A bias belongs to the low product."""
     if any(flow.origin(op) for op in flow.ops):
         return {}
     low = {kind for kind, listing in lists.items() if lists.framework.classes[listing.cls].at == "low"}
+    regions = [(region, region.kind) for region in find_regions(flow)]
+    regions += [(region, region.ops[0].role) for region in find_biases(flow, low)]
     found: dict[int, tuple[int, str]] = {}
-    products = [(region, region.ops[0].role) for region in find_biases(flow, low)]
-    for number, (region, kind) in enumerate([*((r, r.kind) for r in find_regions(flow)), *products]):
+    for number, (region, kind) in enumerate(regions):
         if not any(op.id in found for op in region.ops):
-            found.update(dict.fromkeys((op.id for op in region.ops), (number, kind)))
+            found.update((op.id, (number, kind)) for op in region.ops)
     return found
 
 
 def _operands_of_call(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[Value]:
-    """What enters a call from outside and has a type to decide, each value once: no sizes and scales of a schema."""
+    """Yields what enters a framework's call from outside and has a type to decide, each value once: no sizes, and no
+    scales that a schema wants in float32."""
     ids = {op.id for op in ops}
     seen = set()
     for op in ops:
         for source in op.inputs:
             if source == NONE or source in seen or flow.values[source].producer in ids:
                 continue
-            if any(
-                use.op == op.id and use.unit != NONE and not _is_float32_by_schema(given, use.unit)
-                for use in flow.uses[source]
-            ):
+            units = [use.unit for use in flow.uses[source] if use.op == op.id and use.unit != NONE]
+            if not all(_is_float32_by_schema(given, unit) for unit in units):
                 seen.add(source)
                 yield flow.values[source]
 
@@ -110,8 +118,8 @@ BOTH = "both"
 
 
 class PromotedTypes(ForwardTypes):
-    """Types as PyTorch promotes them, call by call: one that no list speaks of takes the widest type of its
-    operands."""
+    """Types as PyTorch promotes them, call by call: one that no list speaks of takes the widest type of its operands.
+    ``calls``: the call of every operator, by its id; ``framework``: whose name notes say."""
 
     framework = "PyTorch"
 
@@ -119,37 +127,40 @@ class PromotedTypes(ForwardTypes):
         super().__init__(flow, options, given)
         self.calls = find_calls(flow, options.lists, given)
         for call in self.calls:
-            call.at = self._at(call)
+            call.at = self._at_level(call)
 
-    def _at(self, call: OperatorCall) -> str:
-        """What becomes of a call. A norm whose slots must share one type computes in float32 inside, which is what a
-        kernel does that takes float32 statistics beside low data."""
+    def _at_level(self, call: OperatorCall) -> str:
+        """What becomes of a framework's call at the level, as `ListClass.at_level`; "" where it is in no list. A norm
+        that follows its data and whose slots must share one type is `INSIDE`: that is what a kernel computes that takes
+        float32 statistics beside low data."""
         if call.listing is None:
             return ""
-        at = self.options.lists.framework.classes[call.listing.cls].of(self.options.level.name)
-        return INSIDE if at == FOLLOWS and any(self._shares(op) for op in call.ops) else at
+        at = self.options.lists.framework.classes[call.listing.cls].at_level(self.options.level.name)
+        return INSIDE if at == FOLLOWS and any(self._shares_statistics_type(op) for op in call.ops) else at
 
-    def _shares(self, op: Op) -> bool:
-        """Whether an operator with stored statistics has one type for them and its data."""
+    def _shares_statistics_type(self, op: Op) -> bool:
+        """For promotion: whether an operator with stored statistics has one type for them and its data."""
         one = len({self.flow.find(unit) for unit in op.slots.values()}) == 1
         return one and self.options.lists.traits.has(op.role, "stored_statistics")
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a call makes this slot float32: its list, what it computes inside, or an operand that is."""
+        """Why a slot is float32 by promotion: its call's list, what it computes inside, or an operand that is float32;
+        "" where it stays low. What crosses a boundary only follows (`_settle_boundaries`)."""
         call = self.calls[op.id]
         if call.at == "low" or self.flow.units[unit].crosses:
             return ""
         if call.listing and call.at == "float32":
             about = self.options.lists.framework.classes[call.listing.cls].about
-            return f"{self.spelled(op)}: {call.listing.source}: {about}"
+            return f"{self.framework_name(op)}: {call.listing.source}: {about}"
         if call.at == INSIDE:
             return "computes in float32 inside"
         if call.at == FOLLOWS:
-            return self._of_data(op, call, unit)
+            return self._float32_for_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
 
     def _settle_boundaries(self) -> bool:
-        """What enters and leaves bodies has one type: float32 where one of its values is."""
+        """Makes float32 what enters and leaves bodies and functions where one of its values comes so; True when a unit
+        changed."""
         changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -158,14 +169,13 @@ class PromotedTypes(ForwardTypes):
                     changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
         return changed
 
-    def spelled(self, op: Op) -> str:
-        """The operator of the framework that a node belongs to, else what the file calls it."""
+    def framework_name(self, op: Op) -> str:
+        """What a reason calls an operator: the framework's name of its call, else the file's."""
         origin = self.flow.origin(op)
         return origin.names[-1] if origin else op.kind
 
     def strong(self, op: Op, operands: Sequence[Value]) -> list[Value]:
-        """By a framework's promotion: the operands that decide where types differ: tensors with dimensions before those
-        without, numbers last."""
+        """By a framework's promotion: the operands of the highest rank, which alone decide where types differ."""
         ranked: dict[int, list[Value]] = {}
         for value in operands:
             ranked.setdefault(self.rank(op, value), []).append(value)
@@ -178,11 +188,9 @@ class PromotedTypes(ForwardTypes):
         return 1 if self.flow.shape(value.id) == () else 2
 
     def is_number(self, op: Op, value: Value) -> bool:
-        """For a framework's promotion: whether a stored tensor is what the exporter made of a number: no parameter,
-        buffer or tensor of the call.
-
-        In a file that names no calls: one without dimensions, or of one element and without the path of a parameter.
-        """
+        """For a framework's promotion: whether a value is a stored tensor of one element that the exporter made of a
+        number: no parameter, buffer or tensor was handed to the call by that name. In a file that names no calls: one
+        without dimensions, or without the dotted name of a parameter."""
         if not value.weight or self.flow.weights.size(value) != 1:
             return False
         origin = self.flow.origin(op)
@@ -191,8 +199,8 @@ class PromotedTypes(ForwardTypes):
         return value.name.replace(".", "_") not in origin.reads
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low; what a call gives that is float32 inside alone comes in the type of its
-        first operand."""
+        """Whether a value reaches a reader (an operator's id, `NONE` for a boundary) low. Outside of a call that is
+        float32 inside alone, its result comes in the type of the call's first operand."""
         call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
         if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
             return super().comes_low(value, reader)
@@ -206,31 +214,33 @@ class PromotedTypes(ForwardTypes):
         outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]
         return outside and self.comes_low(value, use.op)
 
-    def _of_data(self, op: Op, call: OperatorCall, unit: int) -> str:
-        """The type of what the call reads first; statistics, scale and shift in slots of their own are float32."""
-        first = call.operands[:1]
-        holds = self.operands(op, unit)
-        if len(op.slots) > 1 and not any(value.id == op.inputs[0] for value in holds):
-            makes = any(self.flow.values[v].unit == unit for v in op.outputs[:1])
-            return "" if makes and not holds else "scale, shift and statistics stay float32"
-        return self.float32_among(op, first)
+    def _float32_for_data(self, op: Op, call: OperatorCall, unit: int) -> str:
+        """By promotion: why a slot of a call that follows its data is float32: what the call reads first is; "" where
+        that is low. Statistics, scale and shift in slots of their own always are; the result in one never is."""
+        read = self.operands(op, unit)
+        if len(op.slots) > 1 and not any(value.id == op.inputs[0] for value in read):
+            is_result = not read and any(self.flow.values[made].unit == unit for made in op.outputs[:1])
+            return "" if is_result else "scale, shift and statistics stay float32"
+        return self.float32_among(op, call.operands[:1])
 
     # -- notes ---------------------------------------------------------------------------------------------------------
 
     def refused(self) -> dict[int, str]:
-        """Units that the framework would make low and that validity keeps in float32."""
+        """Units of operators' first operands that the framework would make low and that validity keeps in float32, each
+        with its slot."""
         found: dict[int, str] = {}
         assert self.given is not None
         for op in self.flow.ops:
+            first = op.inputs[0] if op.inputs else NONE
+            data = {use.unit for use in self.flow.uses[first] if use.op == op.id} if first != NONE else set()
             for slot, unit in op.slots.items():
-                uses = (use for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
-                data = any(use.unit == unit for use in uses)  # what it reads first, no sizes or scales
-                if data and self.given.is_held(unit) and not self._float32_for(op, slot, unit):
+                if unit in data and self.given.is_held(unit) and not self._float32_for(op, slot, unit):
                     found[unit] = slot
         return found
 
     def notes(self) -> Iterator[Note]:
-        """What a reader must know of how the decisions came about."""
+        """Notes of a framework that promotes: how many nodes go by the framework's own names, and each operator that
+        the framework computes in two types and this file in one."""
         decided = [op for op in self.flow.ops if op.slots]
         named = sum(self.calls[op.id].named for op in decided)
         if decided:
@@ -238,12 +248,13 @@ class PromotedTypes(ForwardTypes):
             text = f"{named} nodes by the PyTorch operators that the exporter names, {rest} by the file's own"
             yield Note("origin", "", text)
         for op in decided:
-            if self._two_types(op):
+            if self._loses_low_part(op):
                 text = f"{self.framework} computes a part of it low; {op.kind} has one type"
                 yield Note(PARITY, describe(self.flow, op), text)
 
-    def _two_types(self, op: Op) -> bool:
-        """Whether an operator that the framework computes in two types has both of them here."""
+    def _loses_low_part(self, op: Op) -> bool:
+        """Whether the framework computes a part of an operator low which is float32 here: the last node of a call of
+        class `BOTH` whose first operand comes low."""
         call = self.calls[op.id]
         if call.listing is None or call.listing.cls != BOTH or call.ops[-1] is not op:
             return False

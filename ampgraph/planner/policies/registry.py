@@ -63,15 +63,15 @@ class Policy:
         levels: the levels that have a meaning, with what each is in the framework's own words.
         default_level: the level that counts where the user says none.
         formats: the formats that it works on.
-        refusals: why it does not work on another format, with a hint.
+        refusals: format that it does not work on -> (why, hint), where there is more to say than that.
         dtypes: the low types that it knows.
-        lists: the file of op_lists, or the path of another; NAME.toml where nothing else is said.
+        lists: gives for a setting the file of op_lists, or the path of another; None: NAME.toml.
         stores: by level, whether the framework stores parameters ``low`` or keeps them in float32 and casts them when
             the model runs (``keep``). Where it is not said: ``keep``.
-        fixed: why patterns and lists of the user's cannot change it.
+        fixed: the rest of the sentence "--fp32 ..." that refuses patterns and lists of the user's; empty: they count.
         ours: whether our regions, guards and rewrites apply: they do for no framework.
-        rows: what ``lists`` shows, where a table of its list is not all.
-        by_operator: what ``export-mixlist`` writes, where that is more than its list.
+        rows: the rows that ``lists`` shows of its lists at a level, "" or the operator that was asked for.
+        by_operator: what ``export-mixlist`` writes of its lists at a level; None: what the lists say.
     """
 
     name: str
@@ -90,7 +90,8 @@ class Policy:
     by_operator: Callable[[OpLists, Level], ByOperator] | None = None
 
     def level(self, recipe: Recipe) -> str:
-        """The level of a recipe. Raises AmpError AMP302 for one that has no meaning here."""
+        """The level of a recipe, the policy's default where it says none. Raises AmpError AMP302 for one that has no
+        meaning under this policy."""
         if recipe.level is None:
             return self.default_level
         if recipe.level not in self.levels:
@@ -100,12 +101,12 @@ class Policy:
         return recipe.level
 
     def list_of(self, setting: Setting) -> str | Path:
-        """The file of its list."""
+        """The file of the policy's list: a name in op_lists, or a path."""
         return f"{self.name}.toml" if self.lists is None else self.lists(setting)
 
     def check(self, recipe: Recipe, model_format: str = "") -> None:
-        """Raises AmpError for what has no meaning here: AMP302 a level, AMP303 a format or a type, AMP305 patterns and
-        lists that can change nothing."""
+        """Raises AmpError for what has no meaning under this policy: AMP302 a level, AMP303 a format ("": not known
+        yet) or a low type, AMP305 patterns, lists and rules of ours that can change nothing."""
         self.level(recipe)
         if model_format and model_format not in self.formats:
             message, hint = self.refusals.get(model_format, (f"policy '{self.name}' is for {self.formats[0]}", ""))
@@ -113,13 +114,13 @@ class Policy:
         if recipe.dtype not in self.dtypes:
             hint = f"take --dtype {self.dtypes[0]}, or another policy"
             raise AmpError("AMP303", f"policy '{self.name}' does not support {recipe.dtype}", hint=hint)
-        if self.fixed and (recipe.fp32 or recipe.low or recipe.lists):
-            word = "--fp32" if recipe.fp32 else "--low" if recipe.low else "--lists"
-            raise AmpError("AMP305", f"{word} {self.fixed}", hint=f"omit --policy {self.name}")
-        word = "--fp32-stream" if recipe.fp32_stream else "--rule" if recipe.rule else ""
-        if word and not self.ours:
-            message = f"{word} is not one of {self.framework}'s rules"
-            raise AmpError("AMP305", message, hint=f"omit --policy {self.name}")
+        hint = f"omit --policy {self.name}"
+        for word, given in (("--fp32", recipe.fp32), ("--low", recipe.low), ("--lists", recipe.lists)):
+            if given and self.fixed:
+                raise AmpError("AMP305", f"{word} {self.fixed}", hint=hint)
+        for word, wanted in (("--fp32-stream", recipe.fp32_stream), ("--rule", recipe.rule)):
+            if wanted and not self.ours:
+                raise AmpError("AMP305", f"{word} is not one of {self.framework}'s rules", hint=hint)
 
 
 _POLICIES: dict[str, Policy] = {}
@@ -132,14 +133,14 @@ def register(policy: Policy) -> Policy:
 
 
 def names() -> list[str]:
-    """Every policy that there is."""
+    """The names of all policies, sorted; imports the modules of this folder, each of which registers its policy."""
     for module in pkgutil.iter_modules(import_module(__package__).__path__):
         import_module(f"{__package__}.{module.name}")
     return sorted(_POLICIES)
 
 
 def policy(name: str) -> Policy:
-    """A policy. Raises AmpError AMP303 for a name that none has."""
+    """The policy of a name. Raises AmpError AMP303 for a name that none has."""
     if name not in _POLICIES and name not in names():
         hint = nearest(name, names()) or f"available: {', '.join(names())}"
         raise AmpError("AMP303", f"unknown policy '{name}'", hint=hint)

@@ -30,13 +30,14 @@ UNLISTED = "unlisted"
 
 @dataclass
 class Item:
-    """What is painted.
+    """What TensorFlow paints: a unit.
 
     Attributes:
-        cls: the class of its operator, empty for none.
-        free: whether it may be painted at all: float32 now, and no boundary of the model.
+        cls: the list of its operator, empty for none.
+        free: whether it may be painted at all: not low in the file, no input or output of the model, and not pinned to
+            float32 by the user.
         admits: whether the schema takes the low type.
-        has_kernel: whether there is a kernel for it as well.
+        has_kernel: whether neither schema nor kernels pin it to float32.
         converts: whether it is the result of a conversion in the model, low where all its readers are.
         before, after: numbers of the items that it reads, in order, and that read it.
     """
@@ -57,15 +58,17 @@ class Item:
 
 @dataclass
 class Painted:
-    """By number of an item. ``low``: why it is; ``denied``: the deny operator that it goes back to."""
+    """What TensorFlow's painting found, by number of an item. ``low``: why it is low; ``denied``: the number of the
+    deny item that it goes back to (a deny item: its own)."""
 
     low: dict[int, str] = field(default_factory=dict)
     denied: dict[int, int] = field(default_factory=dict)
 
 
 def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
-    """Paints items as TensorFlow does, in the order of the model. ``forced``: what is a seed whatever its class; then
-    nothing is denied (UNSAFE_FORCE_ALL)."""
+    """Paints items, in the order of the model, as TensorFlow does: seeds, then what is denied, then what spreads. At
+    last seeds that the schema does not admit are dropped (they have spread), and conversions added that low alone
+    reads. ``forced``: what is a seed whatever its class; then nothing is denied (UNSAFE_FORCE_ALL)."""
     painted = Painted()
     for number, item in enumerate(items):
         if item.free and (item.cls == ALLOW or number in forced):
@@ -79,21 +82,23 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
         for number in [n for n in painted.low if items[n].cls == ALLOW and not items[n].admits]:
             del painted.low[number]
         for number, item in enumerate(items):
-            if item.converts and item.free and item.after and all(n in painted.low for n in item.after):
+            read_low = bool(item.after) and all(reader in painted.low for reader in item.after)
+            if item.converts and item.free and read_low:
                 painted.low.setdefault(number, "is a conversion that low operators alone read")
     return painted
 
 
 def _spread_deny(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: marks as denied: deny operators, and what follows them through clear and infer, up to the
-    last deny or infer."""
-    up = _reached(_items_of(items, DENY, INFER), lambda n: items[n].cls == CLEAR, lambda n: items[n].before)
-    found = _reached(_items_of(items, DENY), up.__contains__, lambda n: items[n].after)
-    painted.denied.update((number, number if items[number].cls == DENY else root) for number, root in found.items())
+    """As TensorFlow paints: marks as denied the deny items, and the infer items, and clear items on the way to a deny
+    or infer item, that follow one."""
+    leading = _reached(_items_of(items, DENY, INFER), lambda n: items[n].cls == CLEAR, lambda n: items[n].before)
+    found = _reached(_items_of(items, DENY), leading.__contains__, lambda n: items[n].after)
+    for number, root in found.items():
+        painted.denied[number] = number if items[number].cls == DENY else root
 
 
 def _paint_between(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: clear and infer between two seeds become low."""
+    """As TensorFlow paints: clear and infer items on a way from one seed to another become low, unless denied."""
 
     def enters(number: int) -> bool:
         return number not in painted.denied and items[number].spreads and items[number].cls in (CLEAR, INFER)
@@ -105,18 +110,19 @@ def _paint_between(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _paint_after(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: infer that follows low becomes so, in model order, unless its first operand is denied."""
+    """As TensorFlow paints: an infer item that reads a low one becomes low, in model order, unless it or another item
+    that it reads is denied. It need not have a kernel."""
     low, denied = painted.low, painted.denied
     for number, item in enumerate(items):
         if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
             continue
-        known = [n for n in item.before if n in denied or n in low]
-        if known and not any(n in denied for n in known):
+        if any(n in low for n in item.before) and not any(n in denied for n in item.before):
             low[number] = "stands directly after what is low"
 
 
 def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: clear next to low becomes so, forwards and backwards."""
+    """As TensorFlow paints: clear items joined to a low one through clear items become low, forwards and backwards,
+    unless denied."""
 
     def enters(number: int) -> bool:
         item = items[number]
@@ -134,8 +140,8 @@ def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
 def _reached(
     roots: Iterable[int], enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]
 ) -> dict[int, int]:
-    """As TensorFlow paints: roots and all that is reached from them through what ``enters``, each item with the first
-    root that does, depth first."""
+    """As TensorFlow paints: roots and all that is reached from them, depth first: item -> the first root that reaches
+    it. ``enters``: whether a number that is no root may be reached; ``follow``: where a number leads."""
     found: dict[int, int] = {}
     for root in roots:
         stack = [root]
@@ -148,15 +154,15 @@ def _reached(
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Every unit as TensorFlow would paint it."""
+    """Decides every unit as TensorFlow would paint it."""
     painting = _TensorFlowTypes(begin(flow, options))
     notes = () if options.level.name == FORCING else painting.notes()
     return painting.begun.finish("TensorFlow", Verdicts(painting.verdicts()), painting.refused(), notes)
 
 
 class _TensorFlowTypes:
-    """Paints a model as TensorFlow's auto_mixed_precision does: each unit is an item of the same number. Units that
-    must share a type are low where all of them are."""
+    """A model painted as TensorFlow's auto_mixed_precision does: each unit is an item of the same number. Units that
+    must share a type are low where all of them are painted so."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
@@ -165,17 +171,19 @@ class _TensorFlowTypes:
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
-        """What UNSAFE_FORCE_ALL makes a seed: all but what holds state of its own."""
+        """The numbers of the items that TensorFlow's UNSAFE_FORCE_ALL makes seeds: all of operators, but for random
+        ones, which hold state of their own."""
         traits, flow = self.begun.options.lists.traits, self.flow
         found = (unit for unit in flow.units if unit.op != NONE)
         return frozenset(unit.id for unit in found if not traits.has(flow.ops[unit.op].role, "random"))
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
-        """A verdict for each unit that is low, or tied to one that is not."""
+        """Yields each unit with its verdict by TensorFlow's painting: float32 where it, or one tied to it, is not low;
+        of what is low in the file already, and tied to no such one, nothing."""
         low, kept = self.painted.low, dict[int, str]()  # by representative of units of which one is not low
         for unit in self.flow.units:
             if unit.id not in low and not unit.fixed_low:
-                kept.setdefault(self.flow.find(unit.id), self._why(unit))
+                kept.setdefault(self.flow.find(unit.id), self._why_float32(unit))
         for unit in self.flow.units:
             root = self.flow.find(unit.id)
             if root in kept:
@@ -183,8 +191,8 @@ class _TensorFlowTypes:
             elif unit.id in low:
                 yield unit.id, Verdict(LOW, LIST, Why("tensorflow", low[unit.id]))
 
-    def _why(self, unit: Unit) -> str:
-        """Why a unit is not low."""
+    def _why_float32(self, unit: Unit) -> str:
+        """Why TensorFlow's painting leaves a unit in float32."""
         flow, root = self.flow, self.painted.denied.get(unit.id)
         if root == unit.id:
             return "is on the deny list"
@@ -195,9 +203,11 @@ class _TensorFlowTypes:
         return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
 
     def refused(self) -> Mapping[int, str]:
-        """Seeds, and what else was painted, that schema or kernel keep float32."""
+        """The units that schema or kernels keep float32 and TensorFlow would make low, seeds and what else was painted,
+        each with why it would."""
         seeds = {n: "it is on the allow list" for n, item in enumerate(self.items) if item.cls == ALLOW and item.free}
-        return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
+        wanted = {**seeds, **self.painted.low}
+        return {number: why for number, why in wanted.items() if self.begun.given.is_high(number)}
 
     def notes(self) -> Iterator[Note]:
         """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
@@ -208,7 +218,7 @@ class _TensorFlowTypes:
         return unlisted_notes(self.flow, "TensorFlow", unlisted, "float32, and no paint passes it")
 
     def _item_of(self, unit: Unit) -> Item:
-        """What painting asks of a unit."""
+        """The item of a unit, with what TensorFlow's painting asks of it; its edges are added later."""
         begun, options = self.begun, self.begun.options
         op = self.flow.ops[unit.op] if unit.op != NONE else None
         traits = options.lists.traits
@@ -221,24 +231,30 @@ class _TensorFlowTypes:
         )
 
     def _is_pinned_by_user(self, unit: int) -> bool:
-        """Whether the user's pattern keeps a unit in float32; schema and kernels painting heeds itself."""
+        """Whether the user's pattern keeps a unit in float32, rather than schema or kernels, which TensorFlow's
+        painting heeds by itself."""
         given = self.begun.given
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
-        """The list of a unit's operator, as the level has it; what crosses a boundary computes nothing."""
+        """The list of TensorFlow's that a unit's operator is on at the level, empty for none. What crosses the boundary
+        of a body or function computes nothing and counts as clear."""
         level = self.begun.options.level.name
-        found = CLEAR if unit.crosses else self._list_of_op(unit.op) if unit.op != NONE else ""
+        found = self._list_of_op(unit.op) if unit.op != NONE else ""
+        if unit.crosses:
+            found = CLEAR
         found = RENAMED.get(level, {}).get(found, found)
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
     def _list_of_op(self, op: int) -> str:
-        """The list of an operator: `UNLISTED` where it was taken out of all, empty where none ever had it."""
+        """The list of TensorFlow's that an operator, by its id, is on: `UNLISTED` where it was taken out of all, empty
+        where none ever had it."""
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
     def _join_edges(self) -> None:
-        """Joins items by data flow, operands in order; what is passed into or out of a body is one value."""
+        """Joins items by data flow, operands in order: what makes a value to what reads it, and what is passed into or
+        out of a body or function to what it is there."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -255,7 +271,7 @@ class _TensorFlowTypes:
 
 
 def _list_file(setting: Setting) -> str:
-    """As TensorFlow: the list file: float16 for CUDA has its own, bfloat16 those of oneDNN on the CPU."""
+    """The file of TensorFlow's lists for a low type: float16 has CUDA's lists, bfloat16 those of oneDNN on the CPU."""
     return "tensorflow_bfloat16.toml" if setting.dtype == "bfloat16" else "tensorflow.toml"
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.walk import carried, passed, upstream
+from ...core.walk import carried_values, operators_above, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -93,7 +93,7 @@ class Cancelling:
         them."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
         ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
-        return carried(ops, self._multiplies, lambda op: True)
+        return carried_values(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
         """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
@@ -180,7 +180,7 @@ class Cancelling:
             known = not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs)
             return known and self._adds(op)
 
-        return carried(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
+        return carried_values(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Cancelling:
     def _origin_and_path(self, value: int) -> tuple[int, Path]:
         """What a value was before reshapes, conversions and multiplication by a number, and the operators that these
         are."""
-        found = {op.id: op for op in passed(self.flow, value, self._scaled)}
+        found = {op.id: op for op in operators_above(self.flow, value, self._scaled)}
         return self._scaled([*found.values()][-1]) if found else value, found
 
     def _scaled(self, op: Op) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ...core.dataflow import FLOAT32, NONE, Op, Ties
 from ...core.graph import LOW
 from ...core.plan import Note, Why
-from ...core.walk import carried, downstream, upstream
+from ...core.walk import carried_values, downstream, upstream
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -53,7 +53,7 @@ def _sums_of_integers(facts: Facts) -> Collection[int]:
         return facts.crossings.copies(value) if whole else ()
 
     ops = flow.ops if flow.with_roles(made) else ()
-    return carried(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
+    return carried_values(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
 
 
 def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:

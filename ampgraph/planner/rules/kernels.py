@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
-from ...core.selection import touched
-from ...core.walk import downstream, first_of, sole_reader, source, upstream
+from ...core.selection import matched_op_ids
+from ...core.walk import downstream, first_operand_of, sole_reader, upstream, value_above
 from ...oplists.kernels import Broken, Kernels
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
@@ -18,7 +18,7 @@ def broken_kernels(facts: Facts) -> Mapping[str, Callable[[Op], Iterator[Hold]]]
     """By kind of operator whose kernel may fail here, a function that gives what is held in float32 of and around one:
     by an attribute, on the target or where that falls back to, else by what the operator is and what is around it."""
     options, breakable = facts.options, _breakable(facts.options.kernels)
-    asked = touched(facts.flow, options.fp32) if options.kernels.behind_cast else ()
+    asked = matched_op_ids(facts.flow, options.fp32) if options.kernels.behind_cast else ()
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breakable:
@@ -142,8 +142,8 @@ def _last_sizes(facts: Facts, op: Op, operands: Iterable[int]) -> Iterator[int |
 
 def _has_constant(facts: Facts, op: Op) -> bool:
     """Whether one of its operands is stored, or made of a stored one in place."""
-    in_place = first_of(facts.traits.operators("stays_in_place"))
-    return any(v != NONE and facts.flow.values[source(facts.flow, v, in_place)].weight for v in op.inputs)
+    in_place = first_operand_of(facts.traits.operators("stays_in_place"))
+    return any(v != NONE and facts.flow.values[value_above(facts.flow, v, in_place)].weight for v in op.inputs)
 
 
 def _ends_embedding(facts: Facts, op: Op, made_by: Trait, beside: Trait | None) -> bool:

@@ -28,7 +28,7 @@ def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator
         if why is not None:
             yield Note("overflow", flow.values[value].name, f"{text} but is low: {why.text}")
     for value, held in facts.measured.ranges.items():
-        share = held.vanishing(options.dtype) if settled.is_low(flow.values[value].unit) else 0.0
+        share = held.vanishing_share(options.dtype) if settled.is_low(flow.values[value].unit) else 0.0
         if share > VANISHING_LIMIT:
             message = f"{100 * share:.3g} % of its elements become zero in {options.dtype}"
             yield Note("vanishing", flow.values[value].name, message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from ...core.dataflow import NONE, Op
-from ...core.walk import carried, upstream
+from ...core.walk import carried_values, upstream
 from ..facts.values import constants
 from .rule import Sight, Spoilt, looks
 
@@ -97,7 +97,7 @@ class Spectra:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that squares were summed, scaled and moved to."""
-        return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
+        return carried_values(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
         """Rule on spectra: whether an operator makes powers of powers: a product does with stored numbers, no bias."""
@@ -116,7 +116,7 @@ class Spectra:
     @cached_property
     def _bent(self) -> set[int]:
         """Rule on spectra: values that more than sums and products separate from the inputs: those of a network."""
-        return carried(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
+        return carried_values(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
 
     def _is_raw(self, op: Op) -> bool:
         """Whether an operator is part of a transform of the model's inputs."""

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ...core.walk import first_of, source
+from ...core.walk import first_operand_of, value_above
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -43,8 +43,8 @@ def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) 
     """Whether an addition reads nothing float32 and no sum of computed values, such as a stream's (``wide``: all
     additions of streams), on a target that takes a Cast to float32 into the kernel behind it."""
     flow, traits = facts.flow, facts.traits
-    through = first_of(traits.operators("conversions", "moves"))
-    writers = [flow.writer(source(flow, value, through)) for value in op.inputs]
+    through = first_operand_of(traits.operators("conversions", "moves"))
+    writers = [flow.writer(value_above(flow, value, through)) for value in op.inputs]
     wider = any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs)
     sums = (one for one in writers if one is not None and traits.has(one.role, "additions"))
     added = any(facts.stored.isdisjoint(one.inputs) for one in sums)

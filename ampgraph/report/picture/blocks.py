@@ -1,4 +1,4 @@
-"""Blocks that repeat in a row of operators: what an exporter that writes no names has made of a loop over layers."""
+"""For the picture: finds blocks that repeat in a row of operators, the layers of an exporter that writes no names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LEAST = 3  # operators of a block: fewer are no part of a model
 
 @dataclass(frozen=True)
 class Block:
-    """One of those that repeat: ``unit`` is the same for blocks of one kind; ``parts``: entries by place, or blocks."""
+    """A block of operators that repeats. ``unit``: a number, the same for all blocks of one kind; ``parts``: the places
+    of its entries in the row, or blocks inside it."""
 
     unit: int
     parts: tuple[int | Block, ...]
@@ -22,7 +23,8 @@ class Block:
 
 @dataclass
 class _Token:
-    """An entry, or blocks of one kind that follow each other; ``first``: its place, ``size``: how many operators."""
+    """An entry of the row, or blocks of one kind that follow each other. ``symbol``: equal for what is alike;
+    ``first``: the place of its first entry; ``size``: how many entries it stands for."""
 
     symbol: int
     first: int
@@ -31,26 +33,28 @@ class _Token:
 
 
 def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
-    """A row of operators with blocks in the place of what repeats, for the picture.
+    """For the picture: finds the blocks that repeat in a row of operators; returns the row, entries by place, with a
+    block in the place of its entries.
 
-    The shortest that follows itself is a unit, wherever it stands, alone too; units repeat in larger ones in turn.
+    The shortest run of entries that follows itself becomes a unit, and each occurrence of it a block, also one that
+    stands alone. Then the same is done to the new row, until nothing repeats: blocks may hold blocks.
 
     Args:
-        kinds: of each entry; blocks are of one unit where their kinds are the same, and so are rows of one unit,
-            however long.
+        kinds: of each entry, equal for those that are alike.
         cuts: how many values pass in front of each entry: a block begins where the fewest do.
     """
     symbols: dict[Hashable, int] = {}
     tokens = [_Token(symbols.setdefault(kind, len(symbols)), i, 1, [i]) for i, kind in enumerate(kinds)]
     unit = len(symbols)
-    while (found := _repeated_unit(tokens, cuts)) is not None:
-        tokens = _units_replaced(tokens, found, unit)
+    while (found := _find_unit(tokens, cuts)) is not None:
+        tokens = _replace_unit(tokens, found, unit)
         unit += 1
     return [part for token in tokens for part in token.parts]
 
 
-def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """Picture: the symbols of a unit of nodes that repeats: the shortest, and of those the one with the longest run."""
+def _find_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
+    """Picture: the symbols of the shortest run of tokens that follows itself, of several the one that does so most
+    often; None where nothing of `LEAST` operators or more repeats."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
     ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
@@ -64,7 +68,7 @@ def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, 
 
 
 def _longest_run(alike: Array) -> tuple[int, int]:
-    """For the picture, which folds what repeats: start and length of the longest run of true values in an array."""
+    """For the picture's blocks: start and length of the longest run of true values in an array; (0, 0) for none."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):
@@ -74,19 +78,19 @@ def _longest_run(alike: Array) -> tuple[int, int]:
 
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """Picture: the number of operators by which to shift blocks so that the fewest values pass from one to the next;
-    two blocks are left at least."""
+    """Picture: the place in a row of repeated blocks, each of ``period`` tokens, at which to begin the first so that
+    the fewest values pass from one to the next; two blocks fit behind it at least."""
 
-    def passing(shift: int) -> float:
-        ends = range(shift, len(row), period)
-        return sum(cuts[row[place].first] for place in ends) / len(ends)
+    def mean_cut(shift: int) -> float:
+        starts = range(shift, len(row), period)
+        return sum(cuts[row[place].first] for place in starts) / len(starts)
 
-    return min(range(min(period, len(row) - 2 * period + 1)), key=passing)
+    return min(range(min(period, len(row) - 2 * period + 1)), key=mean_cut)
 
 
-def _units_replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
-    """Picture: the row of operators with every occurrence of ``unit`` as one token; those that follow one another
-    become one with parts."""
+def _replace_unit(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    """Picture: the row of tokens with a new one, of ``symbol``, for each run of occurrences of ``unit``, whose parts
+    are a block for each occurrence. However long a run is, its token is alike."""
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

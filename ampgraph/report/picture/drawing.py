@@ -1,4 +1,5 @@
-"""What is drawn of a model: its nodes with precision and reason, and what flows between them, Casts as part of it."""
+"""What the picture of a model shows: nodes in folders, with precision and reason, and edges for the values between
+them; Casts are part of edges."""
 
 from __future__ import annotations
 
@@ -7,30 +8,31 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import TypeAlias
 
-from ...core.annotations import REASON, parted
+from ...core.annotations import REASON, split_reason
 from ...core.dataflow import NONE, Dataflow, Op, Value
 from ...oplists.traits import has
 from ..casts import label
 from ..inspect import PRECISIONS, precision
 from .blocks import Block, blocks
 
-WIDTH = 32  # entries that one folder shows; more are folded once again
-ROW = 3  # blocks of one kind that are folded together where there are too many entries
+WIDTH = 32  # entries that one folder shows at most; more are put into further folders
+ROW = 3  # so many blocks of one kind after each other share a folder where there are too many entries
 
 
 @dataclass
 class _DrawnFolder:
-    """A folder of the drawing: its name, and what is in it: nodes by number, further folders; ``last``: of a folder of
-    neighbours the name of the last."""
+    """A folder of the drawing. ``entries``: nodes by number and further folders, in the order of the file; ``folders``:
+    those of them that a path of nodes names; ``last``: of a folder for a run of neighbours the name of the last."""
 
     name: str
     folders: dict[str, _DrawnFolder] = field(default_factory=dict)
-    entries: list[_DrawnFolder | int] = field(default_factory=list)  # folders and nodes in the order of the file
+    entries: list[_DrawnFolder | int] = field(default_factory=list)
     last: str = ""
 
-    def child(self, name: str) -> _DrawnFolder:
-        """The folder of that name inside a drawn one, which comes where its first node does."""
+    def subfolder(self, name: str) -> _DrawnFolder:
+        """Picture: the folder of that name inside this one; a new one is put behind the entries so far."""
         found = self.folders.get(name)
         if found is None:
             found = self.folders[name] = _DrawnFolder(name)
@@ -38,28 +40,32 @@ class _DrawnFolder:
         return found
 
 
+_Entries: TypeAlias = "list[_DrawnFolder | int]"
+
+
 @dataclass(frozen=True)
 class Folders:
-    """``names`` and ``parents`` by folder, the root first, which has itself as its parent; ``of``: by node."""
+    """The folders of a drawing by number: names, and the number of the folder around each; the root is 0, with the name
+    "" and itself around it. ``of_nodes``: the folder of each node."""
 
     names: list[str]
     parents: list[int]
-    of: list[int]
+    of_nodes: list[int]
 
 
-def folded(
+def put_in_folders(
     paths: Sequence[tuple[str, ...]], labels: Sequence[str], kinds: Sequence[str] = (), cuts: Sequence[int] = (),
     width: int = WIDTH,
 ) -> Folders:  # fmt: skip
-    """Picture: folders of nodes by the path of each, in their order; no folder has more than ``width`` entries.
-
-    A longer one is folded into the blocks that repeat in it, by the ``kinds`` of nodes and by how many values pass in
-    front of each (``cuts``); what is too long still into runs of neighbours, named by the first and the last."""
+    """Picture: puts nodes into folders by the names of the folders around each (``paths``); no folder has more than
+    ``width`` entries. In a longer one the blocks that repeat get folders, found by the ``kinds`` of all nodes and by
+    how many values pass in front of each (``cuts``; without kinds no blocks are looked for); where it is still too
+    long, runs of neighbours do, named after the first and the last by the nodes' ``labels``."""
     root = _DrawnFolder("")
     for node, path in enumerate(paths):
         folder = root
         for name in path:
-            folder = folder.child(name)
+            folder = folder.subfolder(name)
         folder.entries.append(node)
     found = Folders([""], [0], [0] * len(paths))
     todo = [(0, root)]
@@ -67,10 +73,10 @@ def folded(
         number, folder = todo.pop()
         entries = folder.entries
         if len(entries) > width and kinds:
-            entries = _repeating(entries, kinds, cuts, width)
-        for entry in _folded_to_width(entries, labels, width):
+            entries = _put_blocks_in_folders(entries, kinds, cuts, width)
+        for entry in _put_runs_in_folders(entries, labels, width):
             if isinstance(entry, int):
-                found.of[entry] = number
+                found.of_nodes[entry] = number
                 continue
             found.names.append(entry.name)
             found.parents.append(number)
@@ -78,30 +84,29 @@ def folded(
     return found
 
 
-def _repeating(
-    entries: list[_DrawnFolder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
-) -> list[_DrawnFolder | int]:  # fmt: skip
-    """Picture: entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
-    told = [_entry_kinds(entry, kinds) for entry in entries]
-    row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
-    units: dict[int, str] = {}
+def _put_blocks_in_folders(entries: _Entries, kinds: Sequence[str], cuts: Sequence[int], width: int) -> _Entries:
+    """Picture: puts the entries of each block that repeats (a layer of an exporter that names none) into a folder,
+    named "block A1", "block A2", "block B1": a letter for each kind of block. Where more than ``width`` entries are
+    left, `ROW` blocks of one kind or more that follow each other get a folder around them."""
+    row = blocks([_entry_kinds(entry, kinds) for entry in entries], [cuts[_first_node(entry)] for entry in entries])
+    letters: dict[int, str] = {}
     counts: Counter[int] = Counter()
 
-    def of(part: int | Block) -> _DrawnFolder | int:
+    def entry_for(part: int | Block) -> _DrawnFolder | int:
         if isinstance(part, int):
             return entries[part]
         counts[part.unit] += 1
-        name = f"block {units.setdefault(part.unit, _letters(len(units)))}{counts[part.unit]}"
-        return _DrawnFolder(name, entries=[of(inner) for inner in part.parts])
+        name = f"block {letters.setdefault(part.unit, _letters(len(letters)))}{counts[part.unit]}"
+        return _DrawnFolder(name, entries=[entry_for(inner) for inner in part.parts])
 
-    made = [of(part) for part in row]
-    if len(made) <= width:
-        return made
-    found: list[_DrawnFolder | int] = []  # a row of one unit's blocks as one
-    for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
-        some = [made[place] for place in members]
-        found += some if unit is None or len(some) < ROW else [_folder_of_run(some, ())]
-    return found
+    found = [entry_for(part) for part in row]
+    if len(found) <= width:
+        return found
+    shorter: _Entries = []
+    for unit, members in groupby(zip(row, found, strict=True), key=lambda pair: getattr(pair[0], "unit", None)):
+        alike = [entry for _, entry in members]
+        shorter += alike if unit is None or len(alike) < ROW else [_folder_of_run(alike, ())]
+    return shorter
 
 
 def _letters(number: int) -> str:
@@ -111,7 +116,8 @@ def _letters(number: int) -> str:
 
 
 def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
-    """Picture: the kind of a node, or of a folder the nested kinds in it; equal for entries that look alike."""
+    """Picture: the kind of a node; of a folder a tuple of what this gives for its entries. It is equal for entries that
+    hold the same kinds in the same order."""
     return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 
@@ -120,17 +126,18 @@ def _first_node(entry: _DrawnFolder | int) -> int:
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """Picture: the drawn entries, at most ``width``: neighbours are folded into folders of one size."""
+def _put_runs_in_folders(entries: _Entries, labels: Sequence[str], width: int) -> _Entries:
+    """Picture: puts runs of neighbours, of one length each, into folders, again until at most ``width`` are left."""
     while len(entries) > width:
-        size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
+        size = math.ceil(len(entries) / math.ceil(len(entries) / width))
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
         entries = [run[0] if len(run) == 1 else _folder_of_run(run, labels) for run in runs]
     return entries
 
 
-def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
-    """Picture: a drawn folder for some neighbours, named after its first and last one."""
+def _folder_of_run(entries: _Entries, labels: Sequence[str]) -> _DrawnFolder:
+    """Picture: a drawn folder for some neighbours, named after the first and the last: a node by its label, a folder by
+    its own name. ``labels``: of all nodes; may be empty where the ends are folders."""
     ends = entries[0], entries[-1]
     first, last = (labels[one] if isinstance(one, int) else one.last or one.name for one in ends)
     return _DrawnFolder(f"{first} … {last}", entries=entries, last=last)
@@ -145,23 +152,24 @@ BITS = {
 
 @dataclass(frozen=True)
 class Reasons:
-    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another.
-
-    ``spans``: what was measured of what a node makes, by its identity too."""
+    """What the picture says of nodes beyond the file: (rule, reason) by the ``id`` of the format's node, and by name
+    for nodes that were written anew since; ``spans``: the range that was measured of a node's result, by that
+    ``id``."""
 
     by_node: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     by_name: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     spans: Mapping[int, str] = field(default_factory=dict)
 
-    def of(self, op: Op, name: str) -> tuple[str, str]:
-        """The rule and the reason of a node, two empty texts where nothing is known."""
+    def rule_and_reason(self, op: Op, name: str) -> tuple[str, str]:
+        """The rule and the reason of a node of the picture; ("", "") where nothing is known."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads; ``span``:
-    the range that was measured of what it makes; ``makes``: its first output in the main graph or a body of it."""
+    """A node of the picture, or an input or output of the model, as ``kind`` says then. ``rule``, ``reason``: of its
+    precision, "" where none is known; ``bytes``: of the weights that it reads; ``span``: the range that was measured of
+    its result, "" for none; ``makes``: its first output, by which a runtime names it, "" in functions."""
 
     name: str
     kind: str
@@ -175,7 +183,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A value that one node writes and another reads; ``cast``: the type that it is read in behind Casts."""
+    """A value that the picture's node ``source`` writes and ``target`` reads, both by number. ``dtype``: as it is
+    written; ``cast``: the type in which it is read where Casts stand between, else ""."""
 
     source: int
     target: int
@@ -187,25 +196,24 @@ class Edge:
 
 @dataclass
 class Drawing:
-    """Nodes and edges by number, folders of the nodes."""
+    """What the picture shows: nodes, whose places in the list are their numbers, edges between them, folders of
+    them."""
 
     nodes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     folders: Folders = field(default_factory=lambda: Folders([""], [0], []))
 
     def counts(self) -> Counter[str]:
-        """Drawn nodes by precision, the first the most; inputs and outputs are none."""
-        kinds = Counter(node.precision for node in self.nodes if node.kind not in (INPUT, OUTPUT))
-        return Counter(dict(kinds.most_common()))
+        """How many nodes of the picture have each precision, the most frequent first; without inputs and outputs."""
+        found = Counter(node.precision for node in self.nodes if node.kind not in (INPUT, OUTPUT))
+        return Counter(dict(found.most_common()))
 
 
 def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
-    """Picture: the drawing of a dataflow: its nodes as boxes in folders, and edges between them.
+    """Picture: draws a dataflow: its nodes as boxes in folders, and edges between them.
 
-    Args:
-        reasons: of nodes whose file does not say why; a node that is in both says what is given here.
-    """
-    return _GraphArtist(flow, reasons or Reasons()).drawing()
+    ``reasons``: of nodes' precisions; they go before what the file itself says."""
+    return _GraphArtist(flow, reasons or Reasons()).draw()
 
 
 class _GraphArtist:
@@ -213,22 +221,22 @@ class _GraphArtist:
 
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
-        self.outer = {target: source for source, target in flow.passed}
+        self.outer = {target: source for source, target in flow.passed}  # value in a body -> what is passed in for it
         self.found = Drawing()
-        self.paths: list[tuple[str, ...]] = []
-        self.number: dict[int, int] = {}  # op -> node
-        self.entry: dict[int, int] = {}  # value that no node writes -> node
-        self.bodies: dict[int, tuple[str, ...]] = {}
+        self.paths: list[tuple[str, ...]] = []  # the names of the folders around each box
+        self.number: dict[int, int] = {}  # operator -> box
+        self.entry: dict[int, int] = {}  # input of the model -> box
+        self.bodies: dict[int, tuple[str, ...]] = {}  # scope -> the names of the folders around its nodes
 
-    def drawing(self) -> Drawing:
-        """Draws the nodes in the order of the file, then what they read."""
+    def draw(self) -> Drawing:
+        """Picture: draws the nodes in the order of the file, then edges to what reads, then puts them in folders."""
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
                 self.entry[value] = self._add(self._boundary_box(flow.values[value], INPUT), ())
         for op in flow.ops:
-            if not self._between(op):
-                self.number[op.id] = self._add(self._node(op), self._path(op))
+            if not self._is_in_edge(op):
+                self.number[op.id] = self._add(self._operator_box(op), self._folders_around(op))
         for op in flow.ops:
             if op.id in self.number:
                 for value in op.inputs:
@@ -239,14 +247,15 @@ class _GraphArtist:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
             self._connect(value, self._add(self._boundary_box(flow.values[value], OUTPUT), ()))
-        found.folders = folded(
+        found.folders = put_in_folders(
             self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
         )
         return found
 
     def _cuts(self) -> list[int]:
-        """Picture: how many values pass in front of each node: a block is best cut where they are few."""
-        last: dict[int, int] = {}
+        """Picture: for each node how many earlier ones have a reader at its place or behind it: a block begins best
+        where they are few."""
+        last: dict[int, int] = {}  # node -> its last reader
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
         steps = [0] * (len(self.found.nodes) + 1)
@@ -262,7 +271,7 @@ class _GraphArtist:
         self.paths.append(path)
         return len(self.found.nodes) - 1
 
-    def _between(self, op: Op) -> bool:
+    def _is_in_edge(self, op: Op) -> bool:
         """Whether the picture draws a node as part of an edge: a Cast between floating types."""
         values = self.flow.values
         return has(op.role, "casts") and all(
@@ -270,16 +279,17 @@ class _GraphArtist:
         )
 
     def _boundary_box(self, value: Value, kind: str) -> Box:
-        """A box of the drawing for an input, output or stored tensor."""
+        """A box of the drawing for an input or output of the model, as ``kind`` says."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
-    def _node(self, op: Op) -> Box:
-        """An operator as a box, with its precision, its reason, and the bytes that it stores."""
+    def _operator_box(self, op: Op) -> Box:
+        """An operator as a box of the drawing, with the reason that was given for its precision or that the file
+        says."""
         name = label(self.flow, op)
-        rule, reason = self.reasons.of(op, name)
+        rule, reason = self.reasons.rule_and_reason(op, name)
         metadata: object = getattr(op.native, "metadata_props", None)
-        if not rule and isinstance(metadata, Mapping):  # what the file itself says
-            rule, reason = parted(metadata.get(REASON, ""))
+        if not rule and isinstance(metadata, Mapping):
+            rule, reason = split_reason(metadata.get(REASON, ""))
         read = [self.flow.values[v] for v in op.inputs if v != NONE]
         stored = sum(self.flow.weights.size(v) * BITS.get(v.dtype, 0) // 8 for v in read if v.weight)
         span = self.reasons.spans.get(id(op.native), "")
@@ -294,31 +304,33 @@ class _GraphArtist:
     def _is_in_function(self, scope: int) -> bool:
         """Picture: whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
-        return home.kind == "function" or (
-            home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
-        )
+        if home.kind == "function":
+            return True
+        return home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
 
-    def _path(self, op: Op) -> tuple[str, ...]:
-        """The folders of the drawing around an operator: bodies and functions, then its layer."""
+    def _folders_around(self, op: Op) -> tuple[str, ...]:
+        """Picture: the names of the folders around an operator, the outermost first: bodies and functions, its
+        layer."""
         layer = self.flow.layer(op)
-        return (*self._around(op.scope), *(layer.split(".") if layer else ()))
+        return (*self._folders_of_scope(op.scope), *(layer.split(".") if layer else ()))
 
-    def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder of the drawing that shows a body or function, beside the node that runs it."""
+    def _folders_of_scope(self, scope: int) -> tuple[str, ...]:
+        """Picture: the names of the folders around the nodes of a scope: those of the node that runs it, and one of its
+        own; none for the main graph."""
         if scope == 0:
             return ()
         if scope not in self.bodies:
             home = self.flow.scopes[scope]
-            caller = self.flow.ops[home.op] if home.op != NONE else None
-            above = self._path(caller) if caller is not None else ()
+            above = self._folders_around(self.flow.ops[home.op]) if home.op != NONE else ()
             self.bodies[scope] = (*above, home.path.rpartition("/")[2] or home.path)
         return self.bodies[scope]
 
     def _connect(self, value: int, target: int) -> None:
-        """Picture: draws what a node reads, from the node that made it, through the Casts between them."""
+        """Picture: draws the edge for a value that the box ``target`` reads, from the box that makes it, through what
+        passes it into bodies and through Casts; none for a stored tensor."""
         if value == NONE:
             return
-        values, read = self.flow.values, self.flow.values[value]
+        values, read_dtype = self.flow.values, self.flow.values[value].dtype
         cast = ""
         while True:
             while values[value].producer == NONE and value in self.outer:
@@ -326,11 +338,11 @@ class _GraphArtist:
             maker = values[value].producer
             if maker == NONE or maker in self.number:
                 break
-            cast = read.dtype
+            cast = read_dtype
             value = self.flow.ops[maker].inputs[0]
         source = self.number.get(maker, self.entry.get(value, NONE))
         if source == NONE:
             return
-        of = values[value]
+        written = values[value]
         shape = "×".join("?" if size is None else str(size) for size in self.flow.shape(value) or ())
-        self.found.edges.append(Edge(source, target, of.name, of.dtype, shape, cast))
+        self.found.edges.append(Edge(source, target, written.name, written.dtype, shape, cast))

@@ -1,4 +1,5 @@
-"""The page as text: one file that needs no other, and no network."""
+"""The page that shows a model, as text: one HTML file that needs no other file and no network; and of each verb what
+its page shows."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from ...core.annotations import parted, reasons_in
+from ...core.annotations import reasons_in, split_reason
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
@@ -21,8 +22,8 @@ from ...core.shown import plural
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
-from ..inspect import Inspection, Seen
-from ..summary import ORDINARY, Chosen, Summary, no_guard
+from ..inspect import Inspection, ModelView
+from ..summary import ORDINARY, Chosen, Summary, no_guard_text
 from ..tuning import Tuning
 from ..verification import Verification
 from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw
@@ -33,7 +34,8 @@ _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
 
 @dataclass(frozen=True)
 class Bar:
-    """Parts of a whole by precision; bars of one sort (nodes, weights) are drawn to one scale."""
+    """A bar of the page, of parts by precision. Bars of one ``sort`` (nodes, weights) are drawn to one scale;
+    ``words``: what the bar says beside it."""
 
     sort: str
     label: str
@@ -46,14 +48,12 @@ class Page:
     """What a page shows.
 
     Attributes:
-        title: of the page.
-        drawing: the graph.
         report: the lines that the command prints.
         bars: nodes, and bytes of weights before and after, by precision.
         heat: a number by node label, such as its part of the error; ``heat_title`` says what it is.
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
-        guards: the rules among those of the nodes that are guards; ``guards_said``: what is said of them all.
-        target: what `on_target` tells of the runtime; None where nobody asked.
+        guards: the guards among the rules of the nodes; ``guards_said``: a sentence for where none held any node.
+        target: what `runtime_data` tells of the runtime; None where nobody asked.
         verdict: what was found, in a line that stands first; ``met``: whether that is good.
     """
 
@@ -71,18 +71,19 @@ class Page:
     met: bool = True
 
     def html(self) -> str:
-        """The page as HTML; the same page gives the same text."""
+        """The page as HTML text, the same for the same page: the template with its scripts and the data put in."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
-        words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
+        words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}  # no tag ends the script
         return _PLACE.sub(lambda found: words.get(found[1]) or asset(found[1]), asset("page.html"))
 
     def _data(self) -> JsonObject:
-        """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
+        """What the page's script draws, as JSON. A text of a node or edge is a number, its place in ``strings``, as
+        many come often."""
         words = _TextTable()
         drawing = self.drawing
         nodes: list[Json] = [
             [*map(words, (n.name, n.kind, n.precision, n.rule, n.reason)), n.bytes, folder]
-            for n, folder in zip(drawing.nodes, drawing.folders.of, strict=True)
+            for n, folder in zip(drawing.nodes, drawing.folders.of_nodes, strict=True)
         ]
         edges: list[Json] = [
             [e.source, e.target, *map(words, (e.value, e.dtype, e.shape, e.cast))] for e in drawing.edges
@@ -109,14 +110,16 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
-        """The length that stands for the whole width of each bar: bars of one kind share it."""
-        most: dict[str, Json] = {}
+        """For the picture's page: the number that the whole width stands for, by the label of each bar: the largest sum
+        of the bars of its sort."""
+        most: dict[str, int] = {}
         for bar in self.bars:
-            most[bar.sort] = max(int(str(most.get(bar.sort, 0))), sum(bar.parts.values()))
+            most[bar.sort] = max(most.get(bar.sort, 0), sum(bar.parts.values()))
         return {bar.label: most[bar.sort] for bar in self.bars}
 
     def _heat(self) -> Json:
-        """For the picture's page: the number of each node that has one, None where nothing was measured."""
+        """For the picture's page: the title of the heat and pairs of a node's place and its number; None where nothing
+        was measured."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
@@ -136,30 +139,33 @@ class _TextTable:
 
 @cache
 def asset(name: str) -> str:
-    """A script or style sheet for a picture's page, as text to go into it."""
+    """The text of a file in ``assets``, a template, script or style sheet of a picture's page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
 # -- of the commands: what each found, around the graph that it is about ----------------------------------------------
 
 
-def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
-    """What the page says of a target's runtime, as data; None where nobody asked for a target.
+def runtime_data(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
+    """What the page says of a target's runtime, as data; None where nobody asked for a target. Nodes are places in the
+    drawing.
 
-    ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
-    that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
+    ``main``: the provider that runs most nodes, "" for none; ``elsewhere``: other provider -> its nodes; ``kernels``:
+    [operator, provider, nodes] of those that compute several nodes, or one by another operator; ``gone``: nodes that
+    no kernel computes, as they were folded.
     """
     if found is None:
         return None
     if found.after is None:
         return {"title": f"on {found.device}: cannot be told: {found.note}", "kernels": []}
     numbers = {box.makes: number for number, box in enumerate(drawing.nodes) if box.makes}
-    runs: dict[int, str] = {}
+    runs: dict[int, str] = {}  # node -> provider
     kernels: list[Json] = []
     for node in found.nodes:
         members = [numbers[name] for name in node.computes if name in numbers]
         runs |= dict.fromkeys(members, node.provider)
-        if len(members) > 1 or [drawing.nodes[number].kind for number in members] not in ([], [node.kind]):
+        same_operator = all(drawing.nodes[number].kind == node.kind for number in members)
+        if len(members) > 1 or not same_operator:
             kernels.append([node.kind, node.provider, [*sorted(members)]])
     counts = Counter(runs.values()).most_common(1)
     main = counts[0][0] if counts else ""
@@ -182,46 +188,47 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
     }
 
 
-ERROR = "error in the sample that was looked at"
-SHARE = "part of the squared error"
+ERROR = "error in the sample that was looked at"  # the title of the heat of `verify`
+SHARE = "part of the squared error"  # and of `tune`
 
 
-def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
-    """The page of `inspect`; reasons are those that the file says."""
+def inspection_page(seen: ModelView, found: Inspection, original: ModelView | None = None) -> Page:
+    """The page of `inspect`: the model with the reasons that its file says; ``original``: what it was made from, if
+    given, for the bytes of weights before."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     bars = [_node_bar(found.nodes)]
     bars += [_weight_bar("weights before", original.census.weights)] if original else []
     bars.append(_weight_bar("weights after" if original else "weights", found.weights))
     return Page(
         f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards_in(drawing),
-        target=on_target(found.fusions, drawing),
+        target=runtime_data(found.fusions, drawing),
     )  # fmt: skip
 
 
-def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Page:
-    """The page of `convert`: the result, with the reason of every node that something was decided of."""
-    said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
+def conversion_page(seen: ModelView, found: Summary, chosen: Sequence[Chosen]) -> Page:
+    """The page of `convert`: the result (``seen``), with the reason of every node of the model that something was
+    decided of (``chosen``)."""
     reasons = Reasons(
-        {node: why for node, _, why in said},
-        {name: why for _, name, why in said},
+        {id(one.native): (one.why.rule, one.why.text) for one in chosen},
+        {one.name: (one.why.rule, one.why.text) for one in chosen},
         {id(one.native): one.span for one in chosen if one.span},
     )
     drawing = draw(seen.flow, reasons)
-    counts = {**found.nodes, "other": found.other}
     bars = [
-        _node_bar(counts),
+        _node_bar({**found.nodes, "other": found.other}),
         _weight_bar("weights before", found.weights_before),
         _weight_bar("weights after", found.weights_after),
     ]
     return Page(
         f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards_in(drawing),
-        guards_said="" if found.guards else no_guard(found),
+        guards_said="" if found.guards else no_guard_text(found),
         verdict=f"check: {found.check}" if found.check else "", met=found.check is None or found.check.outcome == OK,
     )  # fmt: skip
 
 
-def verification_page(seen: Seen, found: Verification) -> Page:
-    """The page of `verify`: the error behind each node in the sample that was looked at."""
+def verification_page(seen: ModelView, found: Verification) -> Page:
+    """The page of `verify`: the model, the heat of each node being the error behind it in the sample that was looked
+    at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     return Page(
@@ -231,12 +238,16 @@ def verification_page(seen: Seen, found: Verification) -> Page:
     )  # fmt: skip
 
 
-def tuning_page(seen: Seen, found: Tuning) -> Page:
-    """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
+def tuning_page(seen: ModelView, found: Tuning) -> Page:
+    """The page of `tune`: the frontier, and the heat of each node being the part of the error that its unit makes,
+    where that was measured. A unit names nodes by patterns, of their names or of what they make."""
     drawing = draw(seen.flow, _reasons_in_metadata(seen))
     shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
-    named = ((node.name, (literal(node.name), f"value:{literal(node.makes)}")) for node in drawing.nodes)
-    heat = {name: shares[pattern] for name, patterns in named for pattern in patterns if pattern in shares}
+    heat: dict[str, float] = {}
+    for node in drawing.nodes:
+        for pattern in (literal(node.name), f"value:{literal(node.makes)}"):
+            if pattern in shares:
+                heat[node.name] = shares[pattern]
     frontier: list[JsonObject] = [
         {"step": p.step, "error": p.error if math.isfinite(p.error) else None, "bytes": p.bytes, "chosen": p.chosen}
         for p in found.candidates
@@ -248,39 +259,44 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
     )  # fmt: skip
 
 
-def _reasons_in_metadata(seen: Seen) -> Reasons:
-    """Picture: reasons from the model's metadata, for a file whose IR version has none for nodes."""
+def _reasons_in_metadata(seen: ModelView) -> Reasons:
+    """Picture: the reasons of nodes by name from the model's own metadata, where files are described whose IR version
+    has no metadata of nodes; empty for other files."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
-    return Reasons(by_name={name: parted(text) for name, text in notes.items()})
+    return Reasons(by_name={name: split_reason(text) for name, text in notes.items()})
 
 
 def _guards_in(drawing: Drawing) -> list[str]:
-    """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
-    held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY - set(names()))
+    """The names of the guards that hold nodes of the drawing in float32, sorted; the lists, the cut and the rules of
+    frameworks' policies are no guards."""
+    rules = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
+    return sorted(rules - ORDINARY - set(names()))
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:
-    """A bar of the page that shows nodes by precision."""
+    """A bar of the page that shows how many nodes have each precision."""
     return Bar("nodes", "nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
     """A bar of the page that shows bytes of weights by type."""
-    parts = {name: of.bytes for name, of in stored.items()}
+    parts = {dtype: held.bytes for dtype, held in stored.items()}
     return Bar("weights", label, parts, plural(sum(parts.values()), "byte"))
 
 
-# -- that compares two models in a browser: `webgpu.mjs` runs, `measure.mjs` measures ----------------------------------
+# -- the page that compares two models in a browser: `webgpu.mjs` runs them, `measure.mjs` measures --------------------
 
-WEBGPU = {"index.html": "webgpu.html"} | {
-    name: name for name in ("page.css", "webgpu.css", "measure.mjs", "webgpu.mjs")
-}
+WEBGPU = {
+    "index.html": "webgpu.html", "page.css": "page.css", "webgpu.css": "webgpu.css", "measure.mjs": "measure.mjs",
+    "webgpu.mjs": "webgpu.mjs",
+}  # fmt: skip
+"""The page's file -> the asset that it is."""
 DATA = "page.json"
 
 
 def webgpu_page(data: JsonObject) -> dict[str, str]:
-    """The page of `verify --webgpu-page` by file name; ``data``: models, samples and what `verify` found, as
-    `webgpu.mjs` reads them."""
-    texts = {name: asset(held) for name, held in WEBGPU.items()}
+    """The page of `verify --webgpu-page`: the text of each of its files by name. ``data``: models, samples and what
+    `verify` found, as `webgpu.mjs` reads them. Raises ValueError for a number that is not finite, which JSON has
+    not."""
+    texts = {name: asset(source) for name, source in WEBGPU.items()}
     return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}

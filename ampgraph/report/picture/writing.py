@@ -1,4 +1,4 @@
-"""The page that a verb writes beside what it returns."""
+"""Writes the page of a verb's report, where ``html`` asks for one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ OPTION = "--html"
 
 
 def refuse_page(path: PathLike | None, *sources: object) -> None:
-    """Pages of reports: raises AmpError AMP105 where none can be written, AMP106 where it would replace a source."""
+    """For a report's page: raises AmpError AMP105 where ``path`` cannot be written, AMP106 where it is one of the
+    ``sources``, a verb's arguments of which those count that are paths. None as ``path``: no page is asked for."""
     if path is not None:
         refuse_output(Path(path), sources_of(*sources), OPTION)
 
 
 def write_page(path: PathLike | None, page: Callable[[], str]) -> None:
-    """Writes the HTML that a report's ``page`` makes, whole or not at all, if ``path`` is given. AmpError AMP105."""
+    """Writes the HTML that a report's ``page`` makes, whole or not at all; without a ``path`` it is not made. Raises
+    AmpError AMP105."""
     with text_file(path, page, OPTION):
         pass
 
 
-def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
-    """Writes the page of `convert`, the report's picture, if ``path`` is given: the graph as it is now."""
-    if path is not None and summary is not None and made is not None:
-        from ..inspect import seen_as
+def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, choices: Choices | None) -> None:
+    """Writes the page of `convert` if ``path`` is given: the converted graph, with its summary and what was chosen for
+    each node, which the conversion must have been asked for."""
+    if path is not None and summary is not None and choices is not None:
+        from ..inspect import view_graph
         from .page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
         name = Path(summary.output or summary.model).name
-        write_page(path, conversion_page(seen_as(name, graph), summary, made.chosen).html)
+        write_page(path, conversion_page(view_graph(name, graph), summary, choices.chosen).html)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import first_of, passed, sole_reader, source
+from ...core.walk import first_operand_of, operators_above, sole_reader, value_above
 from ...oplists.traits import Traits, traits
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
@@ -76,13 +76,13 @@ class Bias(RewriteRule):
         numbers = np.broadcast_to(numbers.astype(np.float32), (_channels(flow, known, product),))
         name = f"{product.name or flow.values[product.outputs[0]].name}_bias"
         value = editor.store(np.ascontiguousarray(numbers), name, product.scope)
-        editor.give(value, [(self.scope, product.index, known.positions(product.role, "biased")[0])])
-        editor.stand_in(flow.values[product.outputs[0]], flow.values[last.outputs[0]])
+        editor.rewire(value, [(self.scope, product.index, known.positions(product.role, "biased")[0])])
+        editor.supersede(flow.values[product.outputs[0]], flow.values[last.outputs[0]])
         editor.move(product, last)
         for op in reversed([*idle, last]):
             self.refuse(editor.remove(op))
         for v in read:
-            editor.drop(flow.values[v])
+            editor.drop_unread(flow.values[v])
 
 
 def _added_to(flow: Dataflow, known: Traits, product: Op) -> Op | None:
@@ -108,7 +108,7 @@ def _constant(product: Op, after: Op) -> int:
 
 def _root(flow: Dataflow, known: Traits, value: int) -> int:
     """Rewrite `bias`: a value before identities."""
-    return source(flow, value, first_of(known.operators("nothing_in_inference")))
+    return value_above(flow, value, first_operand_of(known.operators("nothing_in_inference")))
 
 
 def _channels(flow: Dataflow, known: Traits, product: Op) -> int:
@@ -131,7 +131,8 @@ def _by_channel(flow: Dataflow, known: Traits, constant: int, product: Op) -> bo
 
 def _idle(flow: Dataflow, known: Traits, product: Op, after: Op) -> Iterator[Op]:
     """Rewrite `bias`: identities in front of the constant, beside the product, that nothing will read."""
-    for op in passed(flow, _constant(product, after), first_of(known.operators("nothing_in_inference"))):
+    idle = first_operand_of(known.operators("nothing_in_inference"))
+    for op in operators_above(flow, _constant(product, after), idle):
         if len(flow.uses[op.outputs[0]]) != 1 or op.scope != product.scope:
             return
         yield op

@@ -67,14 +67,14 @@ class MaxAndMin(RewriteRule):
                 behind=behind or op,
                 name=f"{old.name}_{kind}",
                 node=f"{name}_{kind}",
-                of=op,
+                metadata_of=op,
             )
             behind = value
-        editor.stand_in(value, old)
+        editor.supersede(value, old)
         editor.remove(op)
         for given in op.inputs[1:]:
             if given != NONE:
-                editor.drop(flow.values[given])
+                editor.drop_unread(flow.values[given])
 
 
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import first_of, passed, source
+from ...core.walk import first_operand_of, operators_above, value_above
 from ..fusions import scores_before
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
@@ -35,7 +35,7 @@ class ScaledEarly(RewriteRule):
         return "scaling before the moves"
 
     @property
-    def gone(self) -> tuple[int, ...]:
+    def removed_nodes(self) -> tuple[int, ...]:
         """The scaling behind the moves; the moves stay."""
         return self.nodes[-1:]
 
@@ -45,7 +45,7 @@ class ScaledEarly(RewriteRule):
         return self.moved
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return "reads or makes what a number scaled behind moves, and scales before them now"
 
@@ -56,7 +56,7 @@ class ScaledEarly(RewriteRule):
         flow, traits = known.flow, known.traits
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.early}):
-            product = flow.writer(source(flow, softmax.inputs[0], first_of(traits.operators("additions"))))
+            product = flow.writer(value_above(flow, softmax.inputs[0], first_operand_of(traits.operators("additions"))))
             for value in product.inputs if product is not None and traits.has(product.role, "scores") else ():
                 scaling = flow.writer(value)
                 chain = _moves_before(known, scaling) if scaling is not None else []
@@ -77,9 +77,9 @@ class ScaledEarly(RewriteRule):
             factor = editor.constant(numbers, factor.name, data)
         read = [data, factor]
         name = f"{read[0].name}_scaled"
-        (scaled,) = editor.add(scaling.kind, read, [FLOAT32], scope=first.scope, name=name, of=scaling)
-        editor.give(scaled, [(self.scope, first.index, 0)])
-        editor.give(moved, [flow.place(use) for use in flow.uses[result]])
+        (scaled,) = editor.add(scaling.kind, read, [FLOAT32], scope=first.scope, name=name, metadata_of=scaling)
+        editor.rewire(scaled, [(self.scope, first.index, 0)])
+        editor.rewire(moved, [flow.place(use) for use in flow.uses[result]])
         self.refuse(editor.remove(scaling))
         if writer is not None:
             editor.remove(writer)  # unless others read it
@@ -106,7 +106,7 @@ class ScaledAcross(RewriteRule):
         return "scaling of the other operand"
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return "makes scores of which a number scales the other operand now, which further products read unscaled"
 
@@ -130,9 +130,11 @@ class ScaledAcross(RewriteRule):
         moved, factor, other = self.operands(editor, flow)
         self.refuse(scaling.outputs[0] in product.inputs)
         place, name = product.inputs.index(scaling.outputs[0]), f"{other.name}_scaled"
-        (scaled,) = editor.add(scaling.kind, [other, factor], [FLOAT32], scope=product.scope, name=name, of=scaling)
-        editor.give(moved, [(self.scope, product.index, place)])
-        editor.give(scaled, [(self.scope, product.index, 1 - place)])
+        (scaled,) = editor.add(
+            scaling.kind, [other, factor], [FLOAT32], scope=product.scope, name=name, metadata_of=scaling
+        )
+        editor.rewire(moved, [(self.scope, product.index, place)])
+        editor.rewire(scaled, [(self.scope, product.index, 1 - place)])
         self.refuse(editor.remove(scaling))
 
 
@@ -160,8 +162,8 @@ def _moves_before(known: Known, scaling: Op) -> list[Op]:
         return op.inputs[0] if moves and len(flow.uses[op.outputs[0]]) == 1 else NONE
 
     value = scaling.inputs[0] if scaling.inputs else NONE
-    found = list(passed(flow, value, moved))
-    return found[::-1] if _can_scale(known, scaling, source(flow, value, moved), found) else []
+    found = list(operators_above(flow, value, moved))
+    return found[::-1] if _can_scale(known, scaling, value_above(flow, value, moved), found) else []
 
 
 def _can_scale(known: Known, scaling: Op, value: int, others: list[Op]) -> bool:

@@ -22,12 +22,13 @@ from ..fusions import regions
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule
 
-EPSILON = -1  # the place of an edit of the attribute
+EPSILON = -1  # in edits, in the place of an operand: the attribute `epsilon`
 SMALLEST = -126  # of float32's normal exponents
 MOST = 60  # an exponent that no activation needs
 DIGITS = 2.0**-11  # what rounding to float16 costs at most, but for what is subnormal
 
 Exponents = Mapping[int, int]
+"""Value -> e: it is held as 2^-e of what it was."""
 
 
 @dataclass(frozen=True)
@@ -45,78 +46,80 @@ class Exponent(RewriteRule):
     @property
     def what(self) -> str:
         """What this rewrite writes, in words that reports count by."""
-        return f"{self.summed(1)} ({self.name})"
+        return f"{self.summary_text(1)} ({self.name})"
 
-    def summed(self, count: int) -> str:
-        """What a summary says of such a group, which has a reason of its own."""
+    def summary_text(self, count: int) -> str:
+        """What a summary says of one rewrite by exponents; its reason is its own, so ``count`` is always 1."""
         return f"{plural(len(self.exponents), 'value')} scaled by powers of two, as {self.reason}"
 
     @property
-    def said(self) -> str:
-        """What became of a node of it, as `explain` says it: the reason first."""
+    def explanation(self) -> str:
+        """What became of a node beside a scaled value, as `explain` says it: the reason first."""
         return f"{self.reason}: what it reads or writes is scaled by a power of two, and stored tensors with it"
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
-        """Values by name: the name that they get, and the exponent by which what they hold differs."""
-        return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
+        """Scaled values by name: the name that they get, and their exponent."""
+        return {name: (f"{name}_write_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
     def find(cls, known: Known) -> Iterator[RewriteRule]:
-        """The groups of values around each that passes the range, as far as they can be scaled; one row for all. With
-        it norms in simple operators that are written as one, and read such a value: by another eps."""
+        """Grows a group of values to scale around each value beyond the range, the largest first, and yields one
+        rewrite for all groups that can be written. Norms in simple operators that read a scaled value and are written
+        as one follow as rewrites of their own, by another epsilon. Only for float16: bfloat16 has float32's range."""
         flow, limit = known.flow, known.options.largest / known.options.range_margin
         beyond = [v for v, reach in known.measured.reach.items() if reach > limit and v in known.passing]
-        if not beyond or known.options.dtype != "float16":  # bfloat16 has float32's range
+        if not beyond or known.options.dtype != "float16":
             return
         inside = {v for region in regions(flow) for op in region.ops if op is not region.result for v in op.outputs}
-        taken: dict[int, int] = {}
+        exponents: dict[int, int] = {}
         reasons: list[str] = []
         growth = _Growth(known)
         for seed in sorted(set(beyond) - inside, key=lambda v: (-known.measured.reach[v], v)):
-            if seed in taken or seed in growth.failed:
+            if seed in exponents or seed in growth.failed:
                 continue
-            degrees = growth.around(seed, taken)
-            found = _powers(known, degrees, limit)
-            if found and growth.holds({**taken, **found}, found):
-                taken |= found
+            degrees = growth.degrees_around(seed, exponents)
+            found = _exponents_of_group(known, degrees, limit)
+            if found and growth.can_be_written({**exponents, **found}, found):
+                exponents |= found
                 reasons.append(f"'{flow.values[seed].name}' reaches {known.measured.reach[seed]:.4g}")
             else:
                 growth.failed |= {v for v, degree in degrees.items() if degree == 1}
-        if taken:
-            touched = {op.id: op for v in taken for op in _around(flow, v)}
-            norms = list(_rescaled_norms(known, taken))
+        if exponents:
+            touched = {op.id: op for v in exponents for op in _makers_and_readers(flow, v)}
+            norms = list(_rescaled_norms(known, exponents))
             for norm in norms:
                 for op in norm.ops(flow):
                     touched.pop(op.id, None)
                     for v in op.outputs:
-                        taken.pop(v, None)
+                        exponents.pop(v, None)
             nodes = sorted(touched.values(), key=lambda op: op.index)
-            exponents = tuple((flow.values[v].name, e) for v, e in sorted(taken.items()))
-            yield cls("exponent", *cls.place(flow, *nodes), exponents, ", ".join(reasons))
+            named = tuple((flow.values[v].name, e) for v, e in sorted(exponents.items()))
+            yield cls("exponent", *cls.place(flow, *nodes), named, ", ".join(reasons))
             yield from norms
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Scales the stored tensors that its nodes read, and a norm's epsilon, by the powers that keep every product
-        and sum right."""
+        """Scales operands of the rewrite's nodes, and a norm's epsilon, by the powers of two that give every scaled
+        value its exponent: stored tensors anew, once for all readers of one power, others by a Mul. Stored tensors that
+        nobody reads any more are dropped; `finish` renames the values."""
         ops, by_name = self.edited(editor), dict(self.exponents)
         made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
         found = {v: by_name[flow.values[v].name] for v in made}
         self.refuse(len(found) == len(by_name) and all(abs(e) <= 2 * MOST for e in found.values()))
         scaled: dict[tuple[int, int], Value] = {}
         for op in ops:
-            changes = edits(flow, traits(), op, found)
+            changes = scaling_edits(flow, traits(), op, found)
             self.refuse(changes is not None)
             for place, exponent in (changes or {}).items():
                 if place == EPSILON:
-                    editor.number(op, "epsilon", _epsilon(flow, op) * 2.0**-exponent)
+                    editor.set_number(op, "epsilon", _epsilon(flow, op) * 2.0**-exponent)
                     continue
                 value = flow.values[op.inputs[place]]
                 if (value.id, exponent) not in scaled:
-                    scaled[value.id, exponent] = self._scaled(editor, flow, value, exponent)
-                editor.give(scaled[value.id, exponent], [(self.scope, op.index, place)])
+                    scaled[value.id, exponent] = self._write_scaled(editor, flow, value, exponent)
+                editor.rewire(scaled[value.id, exponent], [(self.scope, op.index, place)])
         for value in dict.fromkeys(flow.values[v] for v, _ in scaled if flow.values[v].weight):
-            editor.drop(value)
+            editor.drop_unread(value)
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Renames the scaled values, so that nothing that compares values by name takes them for the original ones."""
@@ -126,8 +129,9 @@ class Exponent(RewriteRule):
                 if flow.values[v].name in by_name:
                     editor.rename(flow.values[v], "scaled")
 
-    def _scaled(self, editor: NodeEditor, flow: Dataflow, value: Value, exponent: int) -> Value:
-        """2^-exponent of a value: a stored tensor, or a product."""
+    def _write_scaled(self, editor: NodeEditor, flow: Dataflow, value: Value, exponent: int) -> Value:
+        """Writes 2^-exponent of a value, a stored tensor anew, any other by a Mul, and returns it. Raises AmpError
+        AMP402 where the stored tensor cannot be read."""
         factor = np.float32(2.0**-exponent)
         name = f"{value.name}_by_2_{-exponent}"
         if value.weight:
@@ -140,19 +144,20 @@ class Exponent(RewriteRule):
         return made
 
 
-def _rescaled_norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
-    """Norms that will be written as one operator and read a scaled value, with the epsilon that fits it."""
+def _rescaled_norms(known: Known, exponents: Exponents) -> Iterator[RewriteRule]:
+    """Yields the rewrites of norms as one operator that read a scaled value, each with the epsilon that fits it."""
     kind = known_rewrites()["norm"]
     assert issubclass(kind, RewriteRule)  # not imported: no rewrite's module imports another's
     for norm in kind.find(known):
-        now = norm.rescaled(known.flow, taken) if norm.name in known.options.rewrites else None
-        if now is not None:
-            yield now
+        rescaled = norm.rescaled(known.flow, exponents) if norm.name in known.options.rewrites else None
+        if rescaled is not None:
+            yield rescaled
 
 
-def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
-    """Operand's place -> the e by which it is multiplied by 2^-e, so that an operator reads and writes values of some
-    exponents; None where that cannot be."""
+def scaling_edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
+    """Rewrite `exponent`: which operands of an operator have to be scaled on top, so that it reads and writes values of
+    some exponents: place (or `EPSILON`) -> e, multiplied by 2^-e. Empty where none has to; None where that cannot be.
+    """
     given = [exponents.get(v, 0) for v in op.inputs]
     out = exponents.get(op.outputs[0], 0)
     if known.has(op.role, "shapes"):
@@ -167,7 +172,7 @@ def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[i
     elif known.has(op.role, "stored_statistics"):
         found = {1: out - given[0], 2: out, 3: given[0]}
     elif known.positions(op.role, "linear_in") or _is_scaling(known, op):
-        found = _of_product(flow, known, op, given, out)
+        found = _product_edits(flow, known, op, given, out)
     elif (power := _power(flow, known, op)) is not None:
         return {} if out == given[0] * power else None
     elif not out:
@@ -176,19 +181,23 @@ def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[i
         return None
     if any(exponents.get(v) for v in op.outputs[1:]) and not _is_homogeneous(flow, known, op):
         return None
-    return {p: e for p, e in found.items() if e and (p == EPSILON or (p < len(op.inputs) and op.inputs[p] != NONE))}
+    present = {EPSILON, *(place for place, v in enumerate(op.inputs) if v != NONE)}
+    return {place: e for place, e in found.items() if e and place in present}
 
 
-def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
-    """Rewrite `exponent`: the edit of a product: its stored operand (else the second) takes the difference of
-    exponents; what is added takes the result's."""
+def _product_edits(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
+    """Rewrite `exponent`: the edits of a product, a place -> e, whose operands have the exponents ``given`` and whose
+    result has ``out``. A factor takes what is missing: the second one, or the first of a Mul or Div where that is
+    stored. What is added (a bias) takes the result's exponent."""
+    biases = known.positions(op.role, "linear_in")[1:]
+    found = {place: out - given[place] for place in biases if place < len(given)}
     divides = known.has(op.role, "divides")
-    left = out - given[0] - given[1] * (-1 if divides else 1)
-    first = _is_scaling(known, op) and flow.values[op.inputs[0]].weight
-    places = known.positions(op.role, "linear_in")[1:]
-    return {p: out - given[p] for p in places if p < len(given)} | {
-        int(not first): -left if divides and not first else left
-    }
+    missing = out - (given[0] - given[1] if divides else given[0] + given[1])
+    if _is_scaling(known, op) and flow.values[op.inputs[0]].weight:
+        found[0] = missing
+    else:
+        found[1] = -missing if divides else missing
+    return found
 
 
 def _is_scaling(known: Traits, op: Op) -> bool:
@@ -197,18 +206,21 @@ def _is_scaling(known: Traits, op: Op) -> bool:
 
 
 def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
-    """Rewrite `exponent`: whether the result is scaled as the data, f(a x) = a f(x); no Clip or Pad by own numbers."""
-    old = known.has(op.role, "bounds") or known.has(op.role, "pads")
-    own = any(flow.number(op, name) is not None for name in ("min", "max", "value"))
-    reduces = known.has(op.role, "joins") and flow.attribute(op, "reduction") not in (None, "none", b"none", "add")
-    return known.has(op.role, "homogeneous") and not (old and own) and not reduces
+    """Rewrite `exponent`: whether the result is scaled as the data, f(a x) = a f(x). No Clip or Pad whose numbers are
+    attributes (in early opsets), and no Scatter that multiplies or compares."""
+    if not known.has(op.role, "homogeneous"):
+        return False
+    if known.has(op.role, "bounds") or known.has(op.role, "pads"):
+        return all(flow.number(op, name) is None for name in ("min", "max", "value"))
+    return not known.has(op.role, "joins") or flow.attribute(op, "reduction") in (None, "none", b"none", "add")
 
 
 def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
-    """Rewrite `exponent`: the p of an operator that computes x^p, from its exponent or its kind; None for any other."""
+    """Rewrite `exponent`: the p of an operator that computes x^p: 0.5 for a Sqrt, -1 for a Reciprocal (a division of
+    one operand), the stored exponent of a Pow. None for any other operator, and for a Pow by a computed exponent."""
     if known.has(op.role, "roots"):
         return 0.5
-    if known.has(op.role, "divides") and len(op.inputs) == 1:  # Reciprocal
+    if known.has(op.role, "divides") and len(op.inputs) == 1:
         return -1.0
     places = known.positions(op.role, "powers")
     return flow.scalar(op.inputs[places[0]]) if places else None
@@ -220,15 +232,15 @@ def _epsilon(flow: Dataflow, op: Op) -> float:
     return 1e-5 if given is None else float(np.float32(given))
 
 
-def _around(flow: Dataflow, value: int) -> list[Op]:
-    """Rewrite `exponent`: the operators that make and read a value."""
+def _makers_and_readers(flow: Dataflow, value: int) -> list[Op]:
+    """Rewrite `exponent`: the operators that make and read a value; graph inputs have no maker."""
     writer = flow.writer(value)
     return [*([] if writer is None else [writer]), *flow.readers(value)]
 
 
-def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
-    """Value of some degrees -> the exponent by which it is scaled: as small as measured ranges allow, none where there
-    is none."""
+def _exponents_of_group(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
+    """Rewrite `exponent`: the exponent of each value of a group, by its degree: as small as brings what was measured of
+    values of degree 1 below ``limit``. Empty where that is `MOST` or more."""
     most = 0
     for v, degree in degrees.items():
         if degree == 1 and known.measured.reach.get(v, 0.0) > limit:
@@ -236,13 +248,17 @@ def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
     return {v: most * degree for v, degree in degrees.items()} if most < MOST else {}
 
 
-class _Ends(Exception):
-    """A group reaches what cannot be scaled."""
+class _CannotScale(Exception):
+    """Raised where a group of values that grows reaches one that cannot be scaled."""
 
 
 class _Growth:
-    """Rewrite `exponent`: grows a group of values that are scaled together from one value. A degree is an exponent in
-    units of the group's: a square has two."""
+    """Rewrite `exponent`: grows a group of values that are scaled together from one value. A value's degree is its
+    exponent in multiples of the group's: a square has two.
+
+    ``failed``: values that no group can scale. ``forced``: those that must have degree 1 in the group that grows, and
+    ``degrees`` so far. ``makeable``: those whose maker can give them any exponent.
+    """
 
     def __init__(self, known: Known) -> None:
         self.known, self.flow, self.traits = known, known.flow, known.traits
@@ -257,9 +273,9 @@ class _Growth:
             if op.outputs and op.slots and self._may_make(op):
                 self.makeable.update({*op.outputs} - {NONE})
 
-    def around(self, seed: int, taken: Exponents) -> dict[int, int]:
-        """The degrees of the values that have to be scaled with ``seed`` by the rewrite; none where they cannot be, and
-        where one of them is ``taken``: scaled by another group.
+    def degrees_around(self, seed: int, taken: Exponents) -> dict[int, int]:
+        """The degrees of the values that the rewrite has to scale together with ``seed``; empty where they cannot be
+        scaled, and where another group, of ``taken``, scales one of them.
 
         A visit of all operators may force more values, further up: visits are repeated until no more are forced.
         """
@@ -270,35 +286,39 @@ class _Growth:
                 before, self.degrees = len(self.forced), {}
                 for op in self.ops:
                     self._visit(op)
-        except _Ends:
+        except _CannotScale:
             self.failed.add(seed)
             return {}
         found = {v: degree for v, degree in self.degrees.items() if degree}
         return found if taken.keys().isdisjoint(found) and self.forced <= found.keys() else {}
 
-    def holds(self, exponents: Exponents, new: Exponents) -> bool:
-        """In the scaled group: whether every operator around new values can be written so, by low numbers as well."""
-        spoken, wide = named_ops(self.known), self.known.options.level.fp32 == "low"
-        one = min(e for e in new.values() if e > 0)
-        if any(not self._is_inner(v) for v in new) or (wide and len({*new.values()}) > 1):
+    def can_be_written(self, exponents: Exponents, new: Exponents) -> bool:
+        """In the scaled group: whether every operator around the ``new`` values can be written with all ``exponents``,
+        loses nothing in low numbers, and is named by no pattern of the user's. Where norms are low (O3) the new
+        exponents have to be one: another one is of a square inside a norm, which is low there."""
+        named, low_norms = named_ops(self.known), self.known.options.level.fp32 == "low"
+        smallest = min(e for e in new.values() if e > 0)
+        if any(not self._is_inner(v) for v in new) or (low_norms and len({*new.values()}) > 1):
             return False
-        for op in {op.id: op for v in new for op in _around(self.flow, v)}.values():
-            changes = edits(self.flow, self.traits, op, exponents)
-            if changes is None or op.id in spoken:
+        for op in {op.id: op for v in new for op in _makers_and_readers(self.flow, v)}.values():
+            changes = scaling_edits(self.flow, self.traits, op, exponents)
+            if changes is None or op.id in named:
                 return False
-            inner = {exponents.get(v, 0) for v in (*op.inputs, *op.outputs)} - {0, one}
-            if not all(self._keeps(op, place, e, bool(inner)) for place, e in changes.items()):
+            in_norm = bool({exponents.get(v, 0) for v in (*op.inputs, *op.outputs)} - {0, smallest})
+            if not all(self._loses_nothing(op, place, e, in_norm) for place, e in changes.items()):
                 return False
         return True
 
     def _is_inner(self, v: int) -> bool:
-        """In the scaled group: whether a value is made and read in the main graph alone."""
+        """In the scaled group: whether a float32 value is made and read by operators of the main graph alone."""
         value, uses = self.flow.values[v], self.flow.uses[v]
         made = value.dtype == FLOAT32 and not value.container and self.flow.writer(v) is not None and value.scope == 0
         return made and all(use.op != NONE and use.scope == 0 for use in uses)
 
-    def _keeps(self, op: Op, place: int, exponent: int, inner: bool) -> bool:
-        """In the scaled group: whether an edit loses nothing. ``inner``: inside a norm, which is float32."""
+    def _loses_nothing(self, op: Op, place: int, exponent: int, in_norm: bool) -> bool:
+        """In the scaled group: whether scaling an operand by 2^-exponent loses nothing: a stored tensor is exact in
+        float32 and rounds to float16 as well as before, unless ``in_norm``, which is float32; a computed value stays in
+        the range; a norm's epsilon (`EPSILON`) stays a normal number."""
         if place == EPSILON:
             return math.log2(_epsilon(self.flow, op)) - exponent > SMALLEST
         value = self.flow.values[op.inputs[place]]
@@ -309,58 +329,59 @@ class _Growth:
             return False
         scaled = array * np.float32(2.0**-exponent)
         exact = bool((scaled * np.float32(2.0**exponent) == array).all())
-        return exact and (inner or _lost(scaled) <= max(2 * _lost(array), DIGITS))
+        return exact and (in_norm or _rounding_error(scaled) <= max(2 * _rounding_error(array), DIGITS))
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def _may_make(self, op: Op) -> bool:
-        """In the scaled group: whether an operator's result can have any exponent, and all readers can take it."""
+        """In the scaled group: whether an operator's result can have any exponent, and all readers can take it. Asked
+        in the order of the model, as ``makeable`` grows."""
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
         if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
-        if any(r.role not in self.traits.operators(*handled) for r in self._readers(op)):
+        readers = [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
+        if any(reader.role not in self.traits.operators(*handled) for reader in readers):
             return False
         if _is_homogeneous(self.flow, self.traits, op):
-            return all(v in self.makeable or self.flow.values[v].weight for v in self._data(op))
-        return self._absorbs(op)
+            return all(v in self.makeable or self.flow.values[v].weight for v in self._homogeneous_operands(op))
+        return self._takes_any_exponent(op)
 
-    def _readers(self, op: Op) -> list[Op]:
-        """In the scaled group: all who read what an operator makes."""
-        return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
-
-    def _data(self, op: Op) -> list[int]:
+    def _homogeneous_operands(self, op: Op) -> list[int]:
         """In the scaled group: the operands in which an operator is homogeneous."""
         return [v for p, v in enumerate(op.inputs) if v != NONE and self.traits.at(op.role, "homogeneous", p)]
 
-    def _absorbs(self, op: Op) -> bool:
-        """In the scaled group: whether a stored operand takes any exponent of the result."""
+    def _takes_any_exponent(self, op: Op) -> bool:
+        """In the scaled group: whether an operator has a stored operand that can be scaled to give its result any
+        exponent: the second of a norm, convolution or product, either one of a Mul or Div."""
         if op.role in self.traits.operators("rescales", "stored_statistics", "linear_in"):
             return len(op.inputs) > 1 and self.flow.values[op.inputs[1]].weight
         return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
 
     def _force(self, seed: int) -> None:
-        """In the scaled group: gives a value degree one, and with it whatever makes it."""
+        """In the scaled group: forces a value to degree 1, and what it is made of as far as operators are homogeneous.
+        Raises _CannotScale for a value that cannot be scaled."""
         work = [seed]
         while work:
             v = work.pop()
             if v in self.forced:
                 continue
             if not self._is_inner(v) or v in self.failed:
-                raise _Ends
+                raise _CannotScale
             self.forced.add(v)
             op = self.flow.writer(v)
             if op is not None and _is_homogeneous(self.flow, self.traits, op):
-                work += [one for one in self._data(op) if one in self.makeable]
+                work += [read for read in self._homogeneous_operands(op) if read in self.makeable]
 
     def _visit(self, op: Op) -> None:
-        """In the scaled group: gives degrees to what an operator makes."""
+        """In the scaled group: gives degrees to what an operator makes, where an operand has one or a result is forced.
+        Raises _CannotScale where a forced result cannot have degree 1."""
         given = [self.degrees.get(v, 0) for v in op.inputs]
         wanted = any(v in self.forced for v in op.outputs)
         if not op.outputs or not (wanted or any(given)):
             return
         degree = self._degree(op, given, wanted)
         if wanted and degree != 1:
-            raise _Ends
+            raise _CannotScale
         if degree:
             self.degrees.update({v: degree for v in op.outputs if v != NONE})
 
@@ -368,27 +389,27 @@ class _Growth:
         """In the scaled group: the degree of an operator's result: of operands of degrees ``given``, 1 where it is
         ``wanted`` and can be.
 
-        Raises _Ends where an operand cannot have its degree, or the result none.
+        Raises _CannotScale where an operand cannot have its degree, or the result none.
         """
         if self.traits.has(op.role, "shapes"):
             return 0
         if _is_homogeneous(self.flow, self.traits, op):
             return self._common_degree(op, wanted)
-        if self._absorbs(op):
+        if self._takes_any_exponent(op):
             return int(wanted)
         if _is_scaling(self.traits, op) or self.traits.positions(op.role, "linear_in"):
             degree = given[0] - given[1] if self.traits.has(op.role, "divides") else given[0] + given[1]
             if wanted and not degree:
-                self._force_one(op)
+                self._force_factor(op)
                 return 1
             return degree
         power = _power(self.flow, self.traits, op)
         if power is not None:
             if given[0] * power != int(given[0] * power):
-                raise _Ends
+                raise _CannotScale
             return int(given[0] * power)
         if any(degree and self._is_beyond(v) for v, degree in zip(op.inputs, given, strict=True)):
-            raise _Ends
+            raise _CannotScale
         return 0
 
     def _common_degree(self, op: Op, wanted: bool) -> int:
@@ -396,44 +417,47 @@ class _Growth:
 
         Operands without one yet need it: they are forced where what makes them can give it, else the edit multiplies
         them by a power of two where they are read. ``wanted``: the result is forced, so that its degree is 1. Raises
-        _Ends where two differ.
+        _CannotScale where two differ.
         """
-        data = self._data(op)
+        data = self._homogeneous_operands(op)
         degrees = {degree for v in data if (degree := self.degrees.get(v, 0))} | ({1} if wanted else set())
         if len(degrees) != 1:
             if degrees:
-                raise _Ends
+                raise _CannotScale
             return 0
         (degree,) = degrees
         for v in data:
             if not self.degrees.get(v, 0) and not self.flow.values[v].weight:
-                self._need(v, degree)
+                self._force_operand(v, degree)
         return degree
 
-    def _need(self, v: int, degree: int) -> None:
-        """Forces an operand that needs a degree where it can be. Raises _Ends for one that is beyond the range and
-        cannot; any other is multiplied where it is read."""
+    def _force_operand(self, v: int, degree: int) -> None:
+        """In the scaled group: forces a value that needs a degree, where it can be given. Raises _CannotScale for one
+        beyond the range that cannot; any other is multiplied where it is read."""
         if degree == 1 and (v in self.makeable or self._is_beyond(v)):
             self._force(v)
         elif self._is_beyond(v):
-            raise _Ends
+            raise _CannotScale
 
-    def _force_one(self, op: Op) -> None:
-        """In the scaled group: has one of two computed operands take the degree of their product."""
+    def _force_factor(self, op: Op) -> None:
+        """In the scaled group: forces one of the two computed operands of a product that is forced, the one that
+        reaches furthest. Where neither can be, the second is multiplied where it is read; raises _CannotScale if that
+        is beyond the range."""
         square = op.inputs[0] == op.inputs[1]
-        choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
-        if choice:
-            self._force(max(choice, key=lambda v: self.reach.get(v, 0.0)))
+        makeable = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
+        if makeable:
+            self._force(max(makeable, key=lambda v: self.reach.get(v, 0.0)))
         elif self._is_beyond(op.inputs[1]):
-            raise _Ends
+            raise _CannotScale
 
     def _is_beyond(self, v: int) -> bool:
         """In the scaled group: whether a value passes the limit of the low type, so that it must be scaled."""
         return self.reach.get(v, 0.0) > self.limit
 
 
-def _lost(array: Array) -> float:
-    """Rewrite `exponent`: the error that rounding to float16 gives a tensor, relative, as a root mean square."""
+def _rounding_error(array: Array) -> float:
+    """Rewrite `exponent`: the error of a tensor rounded to float16, its root mean square over the tensor's own; 0 for a
+    tensor of zeros, infinite where a number overflows."""
     size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
     if not size:
         return 0.0

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
-from ...core.pass_ import foreign
-from ...core.selection import touched
+from ...core.pass_ import plan_mismatch
+from ...core.selection import matched_op_ids
 from ...oplists.patterns import Region
 from ..fusions import Inside, fused_regions, is_closed, is_split, whole
 from ..known import Known
@@ -86,10 +86,10 @@ class Half(RewriteRule):
         for op, name in zip(ops, self.reads, strict=True):
             places = [(place, v) for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].name == name]
             if not places:
-                raise foreign(f"makes {self.writes} read '{name}'", "does not read there")
+                raise plan_mismatch(f"makes {self.writes} read '{name}'", "does not read there")
             read.append(places[0])
         for op, (place, _), (_, value) in zip(ops, read, reversed(read), strict=True):
-            editor.give(flow.values[value], [(self.scope, op.index, place)])
+            editor.rewire(flow.values[value], [(self.scope, op.index, place)])
         # whoever compares values by name compares what they hold
         editor.rename(flow.values[ops[0].outputs[0]], "doubled" if self.last else "halved")
 
@@ -230,7 +230,7 @@ class GeluOfSquares(RewriteRule):
 
         cube = new("Mul", new("Mul", x, factor), new("Add", new("Mul", new("Mul", x, cubic), x), one))
         for place, value in enumerate((new("Mul", x, half), new("Add", new("Tanh", cube), one))):
-            editor.give(value, [(self.scope, self.nodes[-1], place)])
+            editor.rewire(value, [(self.scope, self.nodes[-1], place)])
         for op in reversed(ops[:-1]):
             editor.remove(op)
 
@@ -242,7 +242,7 @@ def _is_better(known: Known, region: Region) -> bool:
     fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
     if other not in fused.wide_variants or not is_closed(flow, region):
         return False
-    ops = touched(flow, (*options.fp32, *options.pinned))
+    ops = matched_op_ids(flow, (*options.fp32, *options.pinned))
     values = {*known.passing, *(v for op in ops for v in flow.ops[op].outputs)}
     listing = options.lists.of(region.kind)
     wide = listing is not None and options.level.of(listing.cls) == "float32"

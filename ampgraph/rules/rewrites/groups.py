@@ -56,12 +56,16 @@ class SharedHeads(RewriteRule):
 
         def viewed(data: Value, sizes: Sequence[int], name: str) -> Value:
             shape = editor.constant(np.array(sizes), f"{name}_shape", data)
-            return editor.add("Reshape", [data, shape], [FLOAT32], scope=product.scope, name=name, of=product)[0]
+            return editor.add("Reshape", [data, shape], [FLOAT32], scope=product.scope, name=name, metadata_of=product)[
+                0
+            ]
 
         split = viewed(weights, views[0], f"{weights.name}_groups")
         name = f"{made.name}_groups"
-        (each,) = editor.add(product.kind, [split, shared], [FLOAT32], scope=product.scope, name=name, of=product)
-        editor.stand_in(viewed(each, views[1], f"{made.name}_heads"), made)
+        (each,) = editor.add(
+            product.kind, [split, shared], [FLOAT32], scope=product.scope, name=name, metadata_of=product
+        )
+        editor.supersede(viewed(each, views[1], f"{made.name}_heads"), made)
         self.refuse(all(editor.remove(op) for op in (product, joins, repeats)))
 
 

@@ -42,7 +42,7 @@ class IdleCast(Idle):
             stored = flow.weights.array(source) if source.weight else None
             self.refuse(stored is not None)
             assert stored is not None
-            editor.put(source, stored.astype(target.dtype))
+            editor.set_numbers(source, stored.astype(target.dtype))
         moved = [target.id] if back else []
         for value in moved:  # grows on the way
             editor.retype(flow.values[value], source.dtype)

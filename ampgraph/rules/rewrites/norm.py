@@ -80,7 +80,7 @@ class Norm(RewriteRule):
         order = sorted(places, key=lambda place: place == len(places) + self.axis)
         (moved,) = editor.add("Transpose", [data], [FLOAT32], {"perm": order}, scope=ops[-1].scope)
         (normal,) = editor.add(self.operator, [moved, *rows], [FLOAT32], attributes, scope=ops[-1].scope)
-        editor.give(normal, [(self.scope, self.nodes[-1], 0)])
+        editor.rewire(normal, [(self.scope, self.nodes[-1], 0)])
         back = {"perm": [order.index(place) for place in places]}
         editor.replace(self.scope, self.nodes, "Transpose", (normal.name,), back)
 
@@ -92,7 +92,7 @@ def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataf
     (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])
     path = flow.scopes[readers[-1].scope].path
     uses = [(path, op.index, place) for op in readers for place, v in enumerate(op.inputs) if v == value.id]
-    editor.give(row, uses)
+    editor.rewire(row, uses)
     return row
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import passed, source
+from ...core.walk import operators_above, value_above
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
@@ -36,7 +36,7 @@ class StoredMoves(Idle):
                     yield cls("stored", *cls.place(flow, *chain), flow.values[chain[0].inputs[0]].name)
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return "moved a stored tensor, which is stored as it is added now"
 
@@ -49,7 +49,7 @@ class StoredMoves(Idle):
         assert array is not None
         for op in ops:
             array = _moved(flow, op, array)
-        editor.put(source, array)
+        editor.set_numbers(source, array)
         for op in ops:
             self.refuse(editor.bypass(op))
 
@@ -63,7 +63,7 @@ def _moves(known: Known, value: int) -> list[Op]:
         moves = known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op) and op.id not in spoken
         return op.inputs[0] if moves and len(flow.uses[op.outputs[0]]) == 1 else NONE
 
-    found, stored = list(passed(flow, value, moved)), flow.values[source(flow, value, moved)]
+    found, stored = list(operators_above(flow, value, moved)), flow.values[value_above(flow, value, moved)]
     alone = stored.weight and stored.dtype == FLOAT32 and len(flow.uses[stored.id]) == 1
     return found[::-1] if alone and all(op.scope == stored.scope for op in found) else []
 

@@ -46,7 +46,7 @@ class TransposeLast(RewriteRule):
                 yield cls("transpose", *cls.place(known.flow, *chain), source)
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
         return "stands in front of a Transpose that it stood behind, with which ONNX Runtime's CPU crashes"
 
@@ -62,8 +62,10 @@ class TransposeLast(RewriteRule):
         self.refuse(perm is not None)
         for before, op in zip([transpose, *chain], chain, strict=False):
             read = [value if v == before.outputs[0] else flow.values[v] for v in op.inputs]
-            (value,) = editor.add(op.kind, read, [FLOAT32], scope=op.scope, name=flow.values[op.outputs[0]].name, of=op)
-        editor.give(value, [(self.scope, self.nodes[-1], 0)])
+            (value,) = editor.add(
+                op.kind, read, [FLOAT32], scope=op.scope, name=flow.values[op.outputs[0]].name, metadata_of=op
+            )
+        editor.rewire(value, [(self.scope, self.nodes[-1], 0)])
         editor.replace(self.scope, self.nodes, transpose.kind, (value.name,), {"perm": perm or ()})
 
 
@@ -136,7 +138,7 @@ class SaidRank(RewriteRule):
         (op,), (source,) = self.edited(editor), self.operands(editor, flow)
         perm = flow.integers(op, "perm")
         self.refuse(bool(perm))
-        editor.rank(source, len(perm or ()))
+        editor.set_rank(source, len(perm or ()))
 
 
 @dataclass(frozen=True)

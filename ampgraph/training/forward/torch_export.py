@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ...core.arguments import as_annotated
+from ...core.arguments import check_annotated
 from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
 from ...core.light_imports import stand_in
@@ -99,7 +99,7 @@ def export_for_training(
             float32, or of which the exporter leaves something out, or SyncBatchNorm, AMP501 without
             torch or onnxscript.
     """
-    as_annotated(export_for_training, locals())
+    check_annotated(export_for_training, locals())
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     _refuse_modules(torch, module, parameters)

@@ -96,8 +96,8 @@ class MindirTrainer:
         """A step on arrays that `feeds` has checked. Raises AmpError AMP504 when MindSpore stops."""
         if self._table is not None:
             self._assign(RATE, self._table[min(self.updates, len(self._table) - 1)])
-        tensors = runtime.tensors_of(self._ms, self._ports.check(batch))
-        with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
+        tensors = runtime.to_tensors(self._ms, self._ports.check(batch))
+        with runtime.reporting_stops(self._ports, self.device), runtime.graph_mode(self._ms):
             made = self._cell(*tensors)
         if not isinstance(made, tuple):
             return StepResult(_as_number, made)

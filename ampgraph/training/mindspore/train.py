@@ -123,8 +123,8 @@ class TrainStep:
         twice = [name for name in named if name in given]
         if twice:
             raise AmpError("AMP503", f"input '{twice[0]}' is given twice", hint="by its place or by its name")
-        tensors = runtime.tensors_of(self._ms, self._ports.check({**given, **named}))
-        with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
+        tensors = runtime.to_tensors(self._ms, self._ports.check({**given, **named}))
+        with runtime.reporting_stops(self._ports, self.device), runtime.graph_mode(self._ms):
             if self._state is None:
                 return StepResult(_as_array, *self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))

@@ -17,7 +17,7 @@ from ...core.errors import AmpError, NoMemory, first_line
 from ...core.low_types import numpy_type
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
-from ...numerics.strict.session import rewrite
+from ...numerics.strict.session import make_strict
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import (
     CRASHING,
@@ -364,7 +364,7 @@ def open_graph(
     proto, folder = session_model(step)
     if options.strict:
         graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
-        rewrite(graph, keep_interface=True)
+        make_strict(graph, keep_interface=True)
         proto = ir.to_proto(graph.model)
     ort, how = import_onnxruntime(), _session_options(device, options.strict, options.threads)
     if folder:

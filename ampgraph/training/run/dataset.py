@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line, is_number
-from ...runtime.data import by_input, cannot_read, header
+from ...runtime.data import arrays_by_input, read_header, unreadable_error
 from ...runtime.ports import Port
 
 Batches: TypeAlias = Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]
@@ -207,7 +207,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
             found[name] = array
     if not found:
         raise AmpError("AMP101", "holds no arrays", where=text, hint=HINT)
-    return by_input(found, inputs, inputs)
+    return arrays_by_input(found, inputs, inputs)
 
 
 def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
@@ -227,7 +227,7 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
             stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
         return {stem: array}
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise unreadable_error(path, error) from None
     except DAMAGED as error:
         message = f"is not an array, or is damaged: {first_line(error)}"
         raise AmpError("AMP108", message, where=str(path), hint=HINT) from None
@@ -265,7 +265,7 @@ def opened(path: Path) -> IO[bytes]:
 def mapped_npy(file: IO[bytes], end: int | None = None) -> Array:
     """Training data on disk: the array that begins where the .npy file stands. Raises ValueError and others for what is
     none."""
-    shape, dtype, fortran = header(file)
+    shape, dtype, fortran = read_header(file)
     if dtype.hasobject:
         raise ValueError("it holds pickled Python objects, which could run code")
     return _mapped(file, dtype, shape, "F" if fortran else "C", end)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, HELD, KEPT, Ties
-from ...core.walk import reached
+from ...core.walk import reachable
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.walk import captured
 from ...oplists.patterns import find_regions
@@ -107,7 +107,7 @@ def _computed_from(loss: Value) -> set[Value]:
         node = value.producer()
         return _float_values(node) if node is not None and HELD in node.meta else []
 
-    return set(reached([loss], before))
+    return set(reachable([loss], before))
 
 
 def _bounds_parts(node: ir.Node) -> bool:

@@ -232,21 +232,23 @@ def graph_of(model: Any) -> MindirGraph:
 def plan_of(model: Any, level: str = "O2", dtype: str = "float16", io: Any = "keep", **options: Any) -> Plan:
     """The plan of a model in memory."""
     graph = graph_of(model)
-    return pipeline.planned(graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io))[0]
+    return pipeline.plan_graph(graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io))[0]
 
 
 def convert(model: Any, level: str = "O2", dtype: str = "float16", io: Any = "keep", **options: Any) -> Any:
     """The converted model; the one that is given stays as it is."""
     graph = graph_of(model)
-    plan, flow = pipeline.planned(graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io))
-    pipeline.applied(graph, plan, flow)
+    plan, flow = pipeline.plan_graph(
+        graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io)
+    )
+    pipeline.run_passes(graph, plan, flow)
     return graph.file.model
 
 
 def followed(model: Any, plan: Plan) -> Any:
     """A model converted by a plan that is given."""
     graph = graph_of(model)
-    pipeline.applied(graph, *pipeline.followed(plan, graph), given=True)
+    pipeline.run_passes(graph, *pipeline.follow_plan(plan, graph), given=True)
     return graph.file.model
 
 

@@ -54,6 +54,22 @@ def test_pair(path: Path) -> None:
     assert data(followed(model, plan)) == data(result)
 
 
+def test_a_mask_that_stays_float32_is_floored() -> None:
+    model = parse("""
+        main(x: f32[4,4])
+          parameter mask: f32[4,4]=-1e30
+          parameter w: f32[4,4]
+          a = MatMul(x, w, false, false)
+          b = Add(a, mask)
+          c = Softmax(b, [-1])
+          d = MatMul(c, w, false, false)
+          return d
+    """)
+    result = convert(model, store_weights="keep")
+    [mask, _] = result.graph.parameter
+    assert mask.data_type == 1 and set(np.frombuffer(mask.raw_data, np.float32)) == {-32752.0}
+
+
 def test_names_of_outputs_and_of_casts() -> None:
     model = parse("""
         main(x: f32[4,4])

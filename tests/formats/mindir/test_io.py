@@ -200,13 +200,19 @@ def test_rounding_goes_over_chunks(monkeypatch, split, tmp_path):
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_floor(outside, tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_floor(outside, dtype, tmp_path):
     model = holding(mask=np.array([-3.4e38, -np.inf, np.nan, 0, -5], np.float32))
     path = write_split(model, tmp_path / "given") if outside else write(model, tmp_path / "in.mindir")
     file = mindir_io.load(path)
-    mindir_weights.round_tensor(file, parameter(file, "mask"), "float16", floor=-32752.0)
+    tensor = parameter(file, "mask")
+    mindir_weights.round_tensor(file, tensor, dtype, floor=-32752.0)
+    expected = np.array([-32752, -np.inf, np.nan, 0, -5], dtype)
+    np.testing.assert_array_equal(mindir_weights.elements(file, tensor), expected)
     mindir_io.save(file, tmp_path / "out.mindir")
-    np.testing.assert_array_equal(values(tmp_path / "out.mindir")["mask"], [-32752, -np.inf, np.nan, 0, -5])
+    written = values(tmp_path / "out.mindir")["mask"]
+    np.testing.assert_array_equal(written, expected)
+    assert written.dtype == expected.dtype
 
 
 def test_float_data_becomes_raw_data(split):
@@ -220,6 +226,8 @@ def test_float_data_becomes_raw_data(split):
     file = rounded_all(split)
     with pytest.raises(ValueError, match=r"parameter 'layer\.weight'"):
         mindir_weights.round_tensor(file, parameter(file), "float16")
+    with pytest.raises(ValueError, match="cannot become int8"):
+        mindir_weights.round_tensor(IN_MEMORY, tensor_of("float32", [1], float_data=[1]), "int8")
 
 
 ROUND_ALL = """

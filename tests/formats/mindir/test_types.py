@@ -18,7 +18,7 @@ from ampgraph.formats.mindir.step import UPDATE
 from ampgraph.oplists.mindspore_schemas import NO_SLOT, Operator, is_slot, operators
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.passes.verify_types import VerifyTypes
-from ampgraph.report.summary import Summary, choices, summarize
+from ampgraph.report.summary import Summary, node_choices, summarize
 from formats.mindir.checker import faults, types_of
 from formats.mindir.parse import _options, convert, data, dump, graph_of, parse
 from formats.mindir.random_texts import random_texts
@@ -187,9 +187,9 @@ UNKNOWN = """
 def summary_of(model: Any, level: str) -> Summary:
     graph = graph_of(model)
     options = _options(level, "float16")
-    plan, flow = pipeline.planned(graph, options, frozenset())
-    made, before = choices(plan, flow, options.lists), graph.census()
-    changed = pipeline.applied(graph, plan, flow)
+    plan, flow = pipeline.plan_graph(graph, options, frozenset())
+    made, before = node_choices(plan, flow, options.lists), graph.census()
+    changed = pipeline.run_passes(graph, plan, flow)
     after = graph.census()
     return summarize(plan, made, before, after, options.lists, model="", output=None, changed=changed)
 

@@ -91,7 +91,7 @@ def test_bodies_are_edited() -> None:
     with graph.editor(flow) as editor:
         a = named(flow, "a")
         [doubled] = editor.add("Add", [a, a], ["float32"])
-        editor.give(doubled, [flow.place(use) for use in flow.uses[a.id]])
+        editor.rewire(doubled, [flow.place(use) for use in flow.uses[a.id]])
     np.testing.assert_allclose(outputs_of(graph)["y"], -2 * np.exp(x(4, 4)), rtol=1e-6)
     # something is added in a branch
     body = """a = Exp (x)  y = If (c) < then_branch = t () => (float[4,4] p) { b = Neg (a)  p = Abs (b) },
@@ -101,7 +101,7 @@ def test_bodies_are_edited() -> None:
     with graph.editor(flow) as editor:
         b = named(flow, "b")
         [half] = editor.add("Mul", [b, named(flow, "a")], ["float32"])
-        editor.give(half, [flow.place(use) for use in flow.uses[b.id]])
+        editor.rewire(half, [flow.place(use) for use in flow.uses[b.id]])
     np.testing.assert_allclose(outputs_of(graph)["y"], np.exp(x(4, 4)) ** 2, rtol=1e-6)
 
 
@@ -135,7 +135,7 @@ def test_bodies_give_out_further_results() -> None:
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
         made = [editor.add("Exp", [named(flow, name)], ["float32"]) for name in "pq"]
-        further = editor.give_out(maker(flow, "y"), [value for [value] in made], "further")
+        further = editor.add_output(maker(flow, "y"), [value for [value] in made], "further")
     exposed(graph, further.name)
     found = outputs_of(graph)
     np.testing.assert_array_equal(found["y"], -x(4, 4))
@@ -146,7 +146,7 @@ def test_a_stored_tensor_takes_over_type_and_shape_of_its_new_numbers() -> None:
     graph = opened("a = Cast <to = 1> (w)  y = Add (x, a)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
-        editor.put(named(flow, "w"), np.array([1, 2, 3, 4], np.int32))
+        editor.set_numbers(named(flow, "w"), np.array([1, 2, 3, 4], np.int32))
     [stored] = ir.to_proto(graph.model).graph.initializer
     assert (stored.name, stored.data_type, list(stored.dims)) == ("w", onnx.TensorProto.INT32, [4])
     np.testing.assert_array_equal(outputs_of(graph)["y"], x(4, 4) + np.array([1, 2, 3, 4], np.float32))
@@ -163,7 +163,7 @@ def test_only_what_nothing_reads_is_dropped() -> None:
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
         for name in ("a", "k", "g", "w", "x", "free"):
-            editor.drop(named(flow, name))
+            editor.drop_unread(named(flow, name))
     made = ir.to_proto(graph.model).graph
     assert [tensor.name for tensor in made.initializer] == ["w"]
     assert [node.output[0] for node in made.node] == ["a", "g", "y"] and [one.name for one in made.input] == ["x", "c"]

@@ -38,7 +38,7 @@ def rest(proto: NodeProto) -> NodeProto:
 def test_parts_are_the_fields(drawn: list[tuple[str, list[str], list[str], str, str, object]]) -> None:
     reader = PartsReader()
     for proto in [node(*fields) for fields in drawn]:
-        inputs, outputs, name, kind = reader.of(proto)
+        inputs, outputs, name, kind = reader.parts(proto)
         assert [text.decode() for text in inputs] == list(proto.input)
         assert [text.decode() for text in outputs] == list(proto.output)
         assert (name.decode(), kind.op_type) == (proto.name, proto.op_type)
@@ -48,7 +48,7 @@ def test_parts_are_the_fields(drawn: list[tuple[str, list[str], list[str], str, 
 
 def kinds(*protos: NodeProto) -> list[Kind]:
     reader = PartsReader()
-    return [reader.of(proto)[3] for proto in protos]
+    return [reader.parts(proto)[3] for proto in protos]
 
 
 def test_what_has_a_kind_of_its_own() -> None:
@@ -66,7 +66,7 @@ def test_what_has_a_kind_of_its_own() -> None:
     number = NodeProto(op_type="Constant", output=["n"], attribute=[helper.make_attribute("value_int", 1)])
     reader = PartsReader()
     for proto in (number, constant("c"), constant("d"), number):
-        inputs, outputs, name, kind = reader.of(proto)
+        inputs, outputs, name, kind = reader.parts(proto)
         assert (inputs, outputs, name) == ([], [proto.output[0].encode()], b"") and kind.proto == proto
     assert reader.orderly
 
@@ -88,7 +88,7 @@ def test_a_name_of_three_bytes_of_length_is_not_taken_apart(place: str) -> None:
     proto = helper.make_node("Relu", ["x"], ["y"])
     getattr(proto, place).append("a" * 0x4000)
     reader = PartsReader()
-    assert reader.of(proto)[3].op_type == "Relu"
+    assert reader.parts(proto)[3].op_type == "Relu"
     assert not reader.orderly
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 import ampgraph
 from ampgraph import convert
 from ampgraph.api import prepare
-from ampgraph.api.steps import Conversion, Job, run
+from ampgraph.api.steps import Conversion, Job, run_job
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.strict.session import StrictSession
@@ -55,14 +55,14 @@ def test_files_without_repairs() -> None:
         onnx.checker.check_model(converted, full_check=True)
         assert low_kinds(converted)["MatMul"] == 2
     # nothing is said of a file without repairs
-    done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
+    done = run_job(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
     assert not [note for note in notes(done) if note["topic"] == "repaired"]
 
 
 @pytest.mark.parametrize("options", [{}, {"opset": 20}, {"opset": "auto"}, {"optimize": True}])
 def test_unsorted_nodes_of_every_kind_of_model(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     """What is tried on a copy, and what ONNX Runtime's optimizer writes unsorted, needs a copy of unsorted nodes."""
-    counter = optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+    counter = optimizing.NodeCounter("CPUExecutionProvider", "", "ENABLE_ALL")
     found = optimizing.FusedModel(unsorted(), "a test", 9, 3, counter)
     monkeypatch.setattr(prepare, "best_fused", lambda proto, *asked, **python: found)
     given = ir.from_proto(unsorted())
@@ -290,7 +290,7 @@ DUPLICATES = {
 @pytest.mark.parametrize("kind", DUPLICATES)
 def test_constants_defined_twice_are_what_the_runtime_takes_them_for(kind):
     model = defined(*DUPLICATES[kind])
-    done = run(Job(model, Recipe(level="O2"), report=True))
+    done = run_job(Job(model, Recipe(level="O2"), report=True))
     converted = proto(done.model())
     wanted, _ = of_runtime(model)
     found, _ = of_runtime(converted)
@@ -305,7 +305,7 @@ def test_constants_defined_twice_are_what_the_runtime_takes_them_for(kind):
 def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
     model = defined(("sparse", 5, False), ir=ir)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))
-    done = run(Job(model, Recipe(level="O2"), report=True))
+    done = run_job(Job(model, Recipe(level="O2"), report=True))
     converted = proto(done.model())
     assert [item.name for item in converted.graph.input] == (["x"] if ir == 3 else ["x", "w"])
     (wanted, optional), (found, still) = of_runtime(model), of_runtime(converted)
@@ -323,7 +323,7 @@ def test_scalar_bounds_of_a_slice_are_vectors():
     """ONNX Runtime runs no such node; a scalar that others read stays one."""
     scalars = {"first": np.array(1), "end": np.array(3), "one": np.array(1)}
     model = parse(SLICED, scalars, axis=np.array([0]), around=np.array([1, 0, 1, 0]), w=SHAPE, opset=18)
-    done = run(Job(model, Recipe(level="O2"), report=True))
+    done = run_job(Job(model, Recipe(level="O2"), report=True))
     converted = proto(done.model())
     text = "1 Slice has scalars for bounds: they are vectors now, as ONNX has them"
     assert text in [note["text"] for note in notes(done) if note["topic"] == "repaired"]
@@ -348,7 +348,7 @@ def test_shapes_that_cannot_be_are_repaired_and_said(kind):
     middle, output, said = WRONG[kind]
     text = f"g (float[N, 4] x) => ({output}) <{middle}> {{ h = MatMul(x, w) y = Relu(h) }}"
     model = parse(text, w=SHAPE)
-    done = run(Job(model, Recipe(level="O2"), report=True))
+    done = run_job(Job(model, Recipe(level="O2"), report=True))
     converted = proto(done.model())
     assert [note["text"] for note in notes(done) if note["topic"] == "repaired"] == [
         f"the shape of {words}" for words in said

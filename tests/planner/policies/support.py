@@ -36,7 +36,7 @@ def resolved(kernels: bool, fields: dict[str, Any]) -> Options:
 def decided_model(model: onnx.ModelProto, kernels: bool = True, **fields: Any) -> DecidedModel:
     """A model as a policy decides it."""
     options = resolved(kernels, fields)
-    flow, _ = pipeline.rewritten(adapters.load(model)[0], options, frozenset())
+    flow, _ = pipeline.rewrite_graph(adapters.load(model)[0], options, frozenset())
     return decide(flow, options)
 
 
@@ -76,8 +76,8 @@ def strict_errors(answers: Answers, name: str, case: str, **fields: Any) -> list
         return []
     options = resolved(False, fields)
     graph = adapters.load(answers.model(name))[0]
-    plan, flow = pipeline.planned(graph, options, frozenset())
-    pipeline.applied(graph, plan, flow)
+    plan, flow = pipeline.plan_graph(graph, options, frozenset())
+    pipeline.run_passes(graph, plan, flow)
     found = run_strict(graph, answers.inputs(name))
     steps = max(1, sum(decision.dtype != FLOAT32 for decision in plan.decisions))
     half = 2.0**-11 if options.dtype == "float16" else 2.0**-8

@@ -1,4 +1,4 @@
-// How far an output is from its reference: what `apart` of ampgraph/numerics/metrics/agreement.py says, number for number.
+// How far an output is from its reference: what `compare_outputs` of ampgraph/numerics/metrics/agreement.py says, number for number.
 export const FLOOR = 1e-3;
 
 /** The numbers of a tensor as float64; float16 may come as its 16 bits. */
