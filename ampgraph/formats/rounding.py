@@ -42,11 +42,10 @@ def pieces(data: Array) -> Iterator[Array]:
 
 
 class Rounder:
-    """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece.
-
-    Finite elements below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it
-    in float64 and rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for
-    as long as it lives."""
+    """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece. Finite elements
+    below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it in float64 and
+    rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for as long as it
+    lives."""
 
     def __init__(self, dtype: DType, floor: float | None = None, factor: float = 1.0) -> None:
         self.dtype, self.floor, self.factor = dtype, floor, factor

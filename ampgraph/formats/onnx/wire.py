@@ -137,7 +137,6 @@ class _Outline:
 
 class NodeWriter:
     """Writes onnx_ir nodes as bytes: the fields of a NodeProto in their order; each attribute and name is encoded once.
-
     ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither. ``result``: called with
     each value that a node makes and the name field of its ValueInfoProto, in the order of the nodes."""
 
