@@ -155,6 +155,19 @@ def test_a_batch_reads_the_samples_that_are_asked_for():
     assert np.array_equal(batch.column("labels"), whole["labels"]) and batch.column("no such") is None
 
 
+def test_sizes_of_a_batch_that_cannot_be():
+    fixed = linear(rows="8")
+    for feeds, size, words in (
+        (StepInputs(fixed), 4, "takes 8 samples at once, not 4"),
+        (StepInputs(fixed, 2), 8, "takes 16 samples at once, not 8"),
+        (StepInputs(linear_step(), 4), 3, "a batch of 3 is too small for 4 micro-batches"),
+        (StepInputs(linear_step()), 0, "batch size 0 is not a whole number from 1"),
+    ):
+        with pytest.raises(AmpError, match=f"AMP503.*{words}"):
+            feeds.check_batch_size(size)
+    assert StepInputs(fixed, 2).check_batch_size(16) == 16
+
+
 def test_objects_are_never_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(AmpError, match="AMP108.*pickled"):
