@@ -211,10 +211,9 @@ def _why_left_to_cut(facts: Facts, op: Op) -> str:
 
 
 def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
-    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be.
-
-    ``unit``: that of the slot, which is a type variable (`T`), or an input's name with its type where the schema has
-    none (`scales:tensor(float)`); behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
+    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be. ``unit``: that of the slot,
+    which is a type variable (`T`), or an input's name with its type where the schema has none (`scales:tensor(float)`);
+    behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
     options, kind = facts.options, op.kind
     slot = unit.slot.split("@")[0]
     if reason := _why_float32_slot(options, op, slot):

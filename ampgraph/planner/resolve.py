@@ -18,10 +18,8 @@ from .policies.registry import Setting, policy
 
 
 def resolve(recipe: Recipe, model_format: str) -> Options:
-    """The options of a recipe: all that its words name, for models of a format; ranges are not read here.
-
-    Raises AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another.
-    """
+    """The options of a recipe: all that its words name, for models of a format; ranges are not read here. Raises
+    AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another."""
     target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
     recipe, kernels = with_target_level(recipe, target), load_kernels(target, model_format)
     if recipe.dtype in kernels.lacks:
@@ -79,9 +77,8 @@ def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
 
 def options_of_plan(plan: Plan, recipe: Recipe, model_format: str) -> Options:
     """What a plan says of its options: lists without a user's, and the level that its policy takes where none is named,
-    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there.
-
-    ``recipe``: what was said beside the plan."""
+    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there. ``recipe``: what was
+    said beside the plan."""
     words = Recipe.of(recipe, dtype=plan.dtype, policy=plan.policy, target=plan.target)
     lists = load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
     return replace(resolve(words, model_format), lists=lists)
