@@ -41,21 +41,22 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def with_target_of_file(recipe: Recipe, graph: Graph) -> Recipe:
-    """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names none
-    and that target runs its low type; else the recipe itself."""
+    """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names
+    none. Its low type is the target's then, or the one that it says, unless the target lacks that: then the recipe
+    itself."""
     target = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
-    if target not in TARGETS[graph.format] or recipe.dtype in load_kernels(target, graph.format).lacks:
+    if target not in TARGETS[graph.format]:
         return recipe
-    return Recipe.of(recipe, target=target)
+    retargeted = Recipe.of(recipe, target=target)
+    return recipe if retargeted.dtype in load_kernels(target, graph.format).lacks else retargeted
 
 
 def with_target_level(recipe: Recipe, target: str) -> Recipe:
     """Before planning: a recipe of our policy with the level that is best on a target, where it says none and the
     target has one (`Kernels.level`); else the recipe itself."""
-    if recipe.level or recipe.policy != "ampgraph":
-        return recipe
     model_format = "ONNX" if target in TARGETS["ONNX"] or target not in TARGETS["MindIR"] else "MindIR"
-    return replace(recipe, level=load_kernels(target, model_format).level or None)
+    best = load_kernels(target, model_format).level
+    return replace(recipe, level=best or None) if recipe.policy == "ampgraph" and not recipe.level else recipe
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
