@@ -41,8 +41,7 @@ def pieces(data: Array) -> Iterator[Array]:
 class Rounder:
     """Rounds stored tensors to the numpy type ``dtype``, to nearest with ties to even, piece by piece. Finite elements
     below ``floor`` become ``floor`` first; None for no floor. ``factor``: elements are multiplied by it in float64 and
-    rounded once; one that is not finite by that is rounded without it. It holds memory to compute in for as long as it
-    lives."""
+    rounded once; one that is not finite by that is rounded without it. It keeps memory to compute in."""
 
     def __init__(self, dtype: DType, floor: float | None = None, factor: float = 1.0) -> None:
         self.dtype, self.floor, self.factor = dtype, floor, factor
@@ -56,8 +55,7 @@ class Rounder:
         return rounded
 
     def parts(self, data: Array) -> Iterator[Array]:
-        """The rounded elements of an array of one dimension, piece by piece, each in the memory of the one before:
-        fresh pages cost more."""
+        """The rounded elements of a one-dimensional array, piece by piece, each in the memory of the one before."""
         kept = np.empty(min(BLOCK, data.size), self.dtype)
         for part in pieces(data):
             self.round(part, kept[: part.size])
@@ -109,8 +107,8 @@ def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
     """The numbers of ``rounded``, some of them rounded the other way, so that each row of ``length`` of them has the
     sum of its ``exact`` ones, to half a step of one of them. Those nearest to the middle between two low numbers go to
     the other one, as few as are needed (C. Guo et al., SQuant: on-the-fly data-free quantization, 2022). ``exact``:
-    what was rounded; both are of one dimension, and not empty. A row with a number that is not finite, before or after,
-    stays as it was rounded."""
+    what was rounded; both are of one dimension, and not empty. A row with a number not finite, before or after,
+    stays."""
     rows = max(1, BLOCK // length) * length
     parts = (_sums_kept(exact[s : s + rows], rounded[s : s + rows], length) for s in range(0, exact.size, rows))
     return np.concatenate([part.reshape(-1) for part in parts])
@@ -141,7 +139,7 @@ def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """Rounding of stored tensors: fills ``place`` with the elements of ``part``, cast by numpy to its type; one beyond
-    the range becomes infinite, without a warning."""
+    """Rounding of stored tensors: fills ``place`` with ``part`` cast by numpy; beyond the range inf, without a
+    warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

@@ -107,8 +107,7 @@ def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target:
 
 
 class _Outline:
-    """An onnx_ir model, or its graph, as onnx_ir serializes it: all of its attributes, but no nodes and no stored
-    tensors."""
+    """An onnx_ir model, or its graph, for onnx_ir to serialize without nodes and stored tensors."""
 
     initializers: Mapping[str, ir.Value] = MappingProxyType({})
 
@@ -189,8 +188,7 @@ class NodeWriter:
         return found
 
     def _with_metadata(self, node: ir.Node, behind: bytes) -> bytes:
-        """All fields of a NodeProto behind its attributes: ``behind`` (domain and overload) with the doc string in
-        front of them and the metadata after them."""
+        """All fields of a NodeProto behind its attributes: doc string, ``behind`` (domain, overload), metadata."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
         props = node.metadata_props
@@ -276,8 +274,8 @@ class InfoWriter:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
     def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """A field of a GraphProto (``field``: its tag) that holds a ValueInfoProto. ``named``: its name field;
-        ``shape``: None to say nothing of the shape."""
+        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None to say
+        none."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()
