@@ -146,8 +146,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
 
 def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
-    """Pass `ApplyPlan`: the units that the plan makes low. Raises AmpError AMP402 unless it decides just the
-    model's."""
+    """Pass `ApplyPlan`: the units that are low. Raises AmpError AMP402 unless the plan decides just the model's."""
     slots: dict[tuple[str, int, str], int] = {}  # (scope, index, slot), as plans name units -> unit
     for unit in flow.units:
         if unit.op == NONE:

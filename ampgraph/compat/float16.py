@@ -79,8 +79,7 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """For another converter's function: the ModelProto at a path, its weights in memory. Raises AmpError AMP101 to
-    AMP103."""
+    """For another converter's function: the ModelProto at a path, with its weights. Raises AMP101 to AMP103."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -164,8 +163,7 @@ def _warn_caller(text: str) -> None:
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
-    """As another converter clamps: magnitudes clipped to ``smallest`` .. ``largest``; zeros and what is not finite
-    stay."""
+    """As another converter clamps: magnitudes clipped to ``smallest`` .. ``largest``, but for 0, inf and nan."""
     magnitudes = np.abs(array)
     stays = (magnitudes == 0) | ~np.isfinite(magnitudes)
     clipped = np.where(stays, magnitudes, np.clip(magnitudes, smallest, largest))

@@ -107,8 +107,7 @@ def with_sums_kept(exact: Array, rounded: Array, length: int) -> Array:
     """The numbers of ``rounded``, some of them rounded the other way, so that each row of ``length`` of them has the
     sum of its ``exact`` ones, to half a step of one of them. Those nearest to the middle between two low numbers go to
     the other one, as few as are needed (C. Guo et al., SQuant: on-the-fly data-free quantization, 2022). ``exact``:
-    what was rounded; both are of one dimension, and not empty. A row with a number not finite, before or after,
-    stays."""
+    what was rounded; both are of one dimension, and not empty. A row with a number not finite stays."""
     rows = max(1, BLOCK // length) * length
     parts = (_sums_kept(exact[s : s + rows], rounded[s : s + rows], length) for s in range(0, exact.size, rows))
     return np.concatenate([part.reshape(-1) for part in parts])
@@ -139,7 +138,6 @@ def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """Rounding of stored tensors: fills ``place`` with ``part`` cast by numpy; beyond the range inf, without a
-    warning."""
+    """Rounding of stored tensors: fills ``place`` with ``part`` cast by numpy; inf beyond the range, not warned of."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

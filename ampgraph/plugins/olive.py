@@ -88,8 +88,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """The target of an Olive workflow's accelerator: by its execution provider, else ``cuda`` for a GPU, else
-    ``cpu``."""
+    """The target of an Olive workflow's accelerator: by its execution provider; ``cuda`` for a GPU, else ``cpu``."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"

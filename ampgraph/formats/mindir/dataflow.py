@@ -113,9 +113,8 @@ def _reader_of(file: MindirFile, weights: WeightReader, low: str = "", low_io: f
 
 
 def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
-    """Writes new element types into a MindIR file whose nodes and weights were edited: first where each value of
-    ``types`` (id -> type) is made, then, as the types flow on from there, into every other abstract that says one.
-    ``flow``: from before."""
+    """Writes new element types into an edited MindIR file: where each value of ``types`` (id -> type) is made, then, as
+    types flow on from there, into every other abstract. ``flow``: from before the edits."""
     for number, dtype in types.items():
         value = flow.values[number]
         held = flow.scopes[value.scope].native.held.get(number)
@@ -176,7 +175,7 @@ class MindirReader(Functions):
         return self.operator(kind, entry, node, index, scope)
 
     def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
-        """Reads a MindIR node that only orders or packs, and returns what its result stands for; None for a state."""
+        """Reads a MindIR node that only orders, loads or packs, and returns what its result stands for, or None."""
         abstract, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
             made = tuple(self.lookup(given) for given in node.input)

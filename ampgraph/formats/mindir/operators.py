@@ -25,7 +25,6 @@ WRITTEN = "it holds a parameter that is written, which keeps its type"
 AS_IT_IS = "this operand stays as the file has it"
 WHATEVER = "this result is float32 whatever goes in"
 
-
 CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
 UNKNOWN = "nothing is known of what is called"
 ESCAPES = "the function is handed on as a value"
@@ -90,8 +89,7 @@ class MindirOperators(MindirMemory):
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
         """Makes the unit of a MindIR operator's slot that holds these operands, with what its table entry admits, and
-        returns its number; NONE for a slot without float32. Two float types are a conflict. The reason why it stays
-        float32, if any, is in the unit."""
+        returns its number; NONE for a slot without float32. Two float types are a conflict."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
             self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
@@ -293,8 +291,7 @@ class Functions(MindirOperators):
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
         """Passes one operand of a MindIR call, tuples opened, to the formals that it becomes, one of each function that
-        may be called. Raises AmpError AMP203 where a formal has another number of elements. ``item``: what the operand
-        stands for."""
+        may be called. Raises AmpError AMP203 where a formal has another number of elements."""
         elements = [list(view.flat_items(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
         if any(len(of_formal) != len(parts) for of_formal in elements):

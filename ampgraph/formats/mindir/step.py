@@ -24,11 +24,8 @@ UPDATE = re.compile(
 """Operators that update parameters by gradients."""
 WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
 """Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
-NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")
-"""Operators that MindSpore differentiates in Python alone."""
-STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
-"""Operator -> the position of the operand that its result stands for."""
-
+NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")  # operators that MindSpore differentiates in Python alone
+STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}  # operator -> position of the operand that its result is
 
 WHOLE_STEP = (
     "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
@@ -85,8 +82,7 @@ def _sign_of_step(model: Message) -> str:
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
 """What parts of a scope begin with: in the network where the loss is told from it, in either, in the loss."""
-SCALE = "scale_sense"
-"""What MindSpore's cell calls its loss scale."""
+SCALE = "scale_sense"  # what MindSpore's cell calls its loss scale
 LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
 UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
@@ -211,8 +207,7 @@ class _GradientOwners:
 
     def follow(self) -> None:
         """Notes ``Op.follows`` (the forward operator) of gradient operators in a MindIR step, and ``Op.adds_for`` (the
-        forward value) of additions of gradients; where they are found. ``Op.held`` must be set outside of the
-        network."""
+        forward value) of additions, where they are found. ``Op.held`` must be set outside."""
         for op in self.backward:
             for source in op.inputs:
                 self._seed(source)
@@ -347,8 +342,7 @@ class _StatusCheck:
 
     def _register_nodes(self) -> set[str]:
         """The names of the results of all nodes of the MindIR step that clear, read, compare or wait for the register.
-        Nodes stand behind what they read, so one walk finds them. A Depend belongs to them if its first operand
-        does."""
+        Nodes stand behind what they read: one walk finds them. A Depend belongs to them if its first operand does."""
         found = {name for name, kind in self.kinds.items() if kind in (*STATUS, *CLEAR, "NPUAllocFloatStatus")}
         found |= {self.makers[name].input[0] for name in found if self._is_depend(self.makers[name].input[0])}
         for node in self.graph.node:

@@ -1,5 +1,4 @@
-"""Values of a MindIR model in its dataflow: what a name stands for (its *item*, `view.Item`), what arrives, and what
-lies in one memory."""
+"""Values of a MindIR model in its dataflow: what a name stands for (its *item*), what arrives, what shares memory."""
 
 from __future__ import annotations
 

@@ -190,8 +190,7 @@ class OnnxEditor(Readers):
         metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Adds an operator to an ONNX model behind all that it reads; returns handles of its results, one for each of
-        ``dtypes``. See `NodeEditor.add`."""
+        """Adds an operator to an ONNX model behind all that it reads; returns its results. See `NodeEditor.add`."""
         self._edited = True
         given = [value for value in inputs if value is not None]
         scope = given[0].scope if scope == NONE else scope

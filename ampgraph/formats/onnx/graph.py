@@ -215,7 +215,6 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
 
 
 def _differs_in_cast_alone(function: ir.Function, own: int, version: int) -> bool:
-    """Whether all operators of an ONNX function but Cast are the same in two opsets: onnx refuses two versions of
-    one."""
+    """Whether all operators of an ONNX function but Cast are the same in two opsets; onnx takes one version of each."""
     same = all(node.domain or same_version(node.op_type, own, version) for node in function.all_nodes())
     return same and not same_version("Cast", own, version)

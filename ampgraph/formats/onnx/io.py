@@ -44,8 +44,7 @@ __all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", 
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
 """Key in the meta of the main graph of a model that was just read -> whether it has no data files."""
-TAKEN = "ampgraph.taken"
-"""Key in the same -> the data files that attributes were read from."""
+TAKEN = "ampgraph.taken"  # key in the same -> the data files that attributes were read from
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -168,8 +167,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
 
 
 def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes those data files of a replaced ONNX model, ``own`` names in ``folder``, that are not ``used`` (real
-    paths)."""
+    """Removes data files of a replaced ONNX model, ``own`` names in ``folder``, but for ``used`` ones (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)

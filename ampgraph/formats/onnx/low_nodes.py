@@ -16,8 +16,7 @@ from ...core.dataflow import FLOAT32
 
 AXES_AS_INPUT = 13  # the opset from which Unsqueeze is told its axes by an operand
 OPEN_ROWS = 11  # the opset from which rows of any length are read: Range is there
-LANES, LANES_OF_ONE = 64, 256
-"""How many lanes WebGPU's reductions have, and those with a single result."""
+LANES, LANES_OF_ONE = 64, 256  # how many lanes WebGPU's reductions have, and those with a single result
 
 WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
 """Attributes that say which places a convolution or a pool meets."""
@@ -82,8 +81,7 @@ class LowNodes:
     ) -> ir.Value:  # fmt: skip
         """As kernels round: the numbers of a matrix that each lane reads at each turn, [rows, turns, lanes, numbers];
         ``filling`` where there are no more. ``count``: the length of a row, 0 where that is open (from opset 11 on);
-        ``shape``: (lanes, numbers) of the result; ``limits``: how many of them are used, values of nodes where it is
-        open."""
+        ``shape``: (lanes, numbers) of the result; ``limits``: how many are used, values where it is open."""
         lane, place = np.arange(shape[0]).reshape(1, -1, 1), np.arange(shape[1]).reshape(1, 1, -1)
         always, number = self.constant(np.ones(1, bool)), self.constant(np.array([filling], np.float32))
         filled = self.do("Where", [always, number, self.columns(rows, np.array([0]))])
@@ -101,8 +99,7 @@ class LowNodes:
         self, count: ir.Value, at: tuple[Array, Array], limits: tuple[ir.Value, ir.Value]
     ) -> ir.Value:  # fmt: skip
         """As kernels round, where rows have any length ``count``: the column that each lane reads at each turn, [turns,
-        lanes, numbers]; ``count`` itself where there is none. ``at``: indices of lanes, and of their numbers;
-        ``limits``: how many are used."""
+        lanes, numbers], or ``count``. ``at``: indices of lanes, and of their numbers; ``limits``: how many are used."""
         lane, place, (used, width) = self.constant(at[0]), self.constant(at[1]), limits
         at_once = self.do("Mul", [used, width])
         last = self.do("Sub", [self.do("Add", [count, at_once]), self.constant(np.array(1))])

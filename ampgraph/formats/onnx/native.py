@@ -24,8 +24,7 @@ KEPT = "ampgraph.map_types"
 
 REPAIRS, DOUBTED = "ampgraph.repairs", "ampgraph.doubted"
 """Keys in the meta of the main graph -> what was put right; names of outputs whose shape is annotated wrongly."""
-SORTED = "ampgraph.sorted"
-"""Key in the meta of a main graph that was read in order."""
+SORTED = "ampgraph.sorted"  # key in the meta of a main graph that was read in order
 
 OVERLOADS = 10  # the version of the file format from which functions hold the types of their values themselves
 
@@ -88,8 +87,7 @@ def _drop_unreadable(proto: ModelProto) -> None:
 
 
 def doubted_shapes(model: ir.Model) -> MutableSet[str]:
-    """The set, to be added to, of an ONNX model's outputs whose declared shape cannot be: edits do not repeat it
-    inside."""
+    """The set, to be added to, of ONNX outputs whose declared shape cannot be: edits do not repeat it inside."""
     found: set[str] = model.graph.meta.setdefault(DOUBTED, set())
     return found
 
@@ -239,8 +237,7 @@ class _NodeReader:
         self._attributes: dict[bytes, ir.Attr] = {}  # serialized attribute -> the object that nodes share
 
     def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
-        """An ONNX graph's nodes as onnx_ir's; None where one reads what is not yet there, or makes what is, or is not
-        text."""
+        """An ONNX graph's nodes as onnx_ir's; None where one reads what is not there, makes what is, or is not text."""
         values, made = self._values, []
         for inputs, outputs, name, kind in nodes:
             try:

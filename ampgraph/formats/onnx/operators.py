@@ -28,8 +28,7 @@ from .schemas import (
 )
 from .types import Type, declared_type, dtype_name, element_type, native_type, type_numbered
 
-PLAIN = (type(None), int, float, str, bytes, tuple, list)
-"""The Python types of most attributes' values."""
+PLAIN = (type(None), int, float, str, bytes, tuple, list)  # types of most attributes' values
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +208,7 @@ def _type_of_proto(proto: onnx.TypeProto) -> Type:
 
 
 CALLER = "its value comes from the caller"
-BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-"""Types of attributes that hold the bodies of an operator."""
+BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)  # types of attributes that hold bodies
 
 
 def body_types(op: Op) -> str:
@@ -303,8 +301,7 @@ class OnnxOperators(OnnxValues):
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
         """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
-        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict. ``unit``:
-        of the slot."""
+        type becomes float32 where the slot is, as must stay; another type is a conflict. ``unit``: of the slot."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"

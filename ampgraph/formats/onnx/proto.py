@@ -37,14 +37,9 @@ NAMES = frozenset((INPUT, OUTPUT, NAME))
 
 
 class Kind:
-    """What the NodeProtos of one kind have in common: all but their names.
-
-    Attributes:
-        proto: one of the nodes.
-        op_type: their operator.
-        heavy: whether an attribute holds a tensor or a body, and not numbers or text.
-        shared: whether other nodes may be of this kind: it is not heavy, and has no metadata.
-    """
+    """What the NodeProtos of one kind have in common: all but their names. ``proto``: one of them; ``heavy``: whether
+    an attribute holds a tensor or a body, and not numbers or text; ``shared``: whether other nodes may be of this kind:
+    it is not heavy, and has no metadata."""
 
     __slots__ = ("heavy", "op_type", "proto", "shared")
 

@@ -55,9 +55,8 @@ class ReductionNodes(LowNodes):
     # -- each step rounded --------------------------------------------------------------------------------------------
 
     def _stepwise(self, node: ir.Node, dtype: str, rows: ir.Value, count: int, lanes: int) -> ir.Value:
-        """A reduction written as kernels round, each step of its sum rounded; the caller rounds the last one, a
-        quotient or root. ``rows``: [results, elements]; ``count``: of elements, 0 where open; ``lanes``: sums of a
-        row."""
+        """A reduction written as kernels round, each step of its sum rounded; the last one, a quotient or root, by the
+        caller. ``rows``: [results, elements]; ``count``: of them, 0 where open; ``lanes``: of a row."""
         before = SUMMED[node.op_type]
         if before:
             rows = self.round_to(self.do(before, [rows] * (2 if before == "Mul" else 1)), dtype)
@@ -149,8 +148,7 @@ class ReductionNodes(LowNodes):
     # -- the whole sum rounded ----------------------------------------------------------------------------------------
 
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
-        """A mean or pool written as kernels round, of unknown steps: only its whole sum, which may overflow, is
-        rounded."""
+        """A mean or pool written as kernels round, of unknown steps: its whole sum, which may overflow, is rounded."""
         if "kernel_shape" in node.attributes:
             count = self.constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:

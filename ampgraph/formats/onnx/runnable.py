@@ -67,8 +67,7 @@ class OnnxStrictEditor:
         """In a strict run, has the readers of a low value read what its operator makes in float32, rounded, as float32:
         puts a pair of Casts, to the value's low type and back, behind the operator. ``stays_low``: the value's name,
         and the output of the graph that it is, go to the low value between the Casts, else to the one behind them.
-        ``sums``: how a kernel that accumulates in the low type adds up, by nodes in front of the Casts
-        (`computed_again`)."""
+        ``sums``: how a kernel that accumulates low adds up, by nodes in front of the Casts (`computed_again`)."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -87,8 +86,7 @@ class OnnxStrictEditor:
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """In a strict run, has the readers of a value that stays low read it as float32: a Cast stands behind what
         makes it, before all nodes for an input or weight. ``stays_low``: whether the low value keeps its name, and its
-        place as output (no Cast is made if no node reads it), or the Cast's result does; true for inputs and
-        weights."""
+        place as output (no Cast is made if no node reads it), or the Cast's does; true for inputs, weights."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -220,8 +218,7 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
-    """The ONNX model with functions of another opset converted and inlined. Raises AmpError AMP502 where onnx
-    cannot."""
+    """The ONNX model with functions of another opset converted and inlined. Raises AmpError AMP502 if onnx cannot."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except RuntimeError:  # onnx raises nothing better; it asks for types of all that a function reads

@@ -24,10 +24,7 @@ MOST_NODES = 2000  # of a model whose annotated shapes are compared with those t
 
 class OnnxShapes:
     """The shapes of an ONNX model's values, as a Dataflow asks for them; onnx's inference runs once, when first needed.
-
-    Attributes:
-        typed: name -> element type of what operators make that onnx has no schema for: its inference would end there.
-    """
+    ``typed``: name -> type of what operators make that onnx has no schema for: its inference would end there."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model

@@ -173,8 +173,7 @@ class _Switches:
 
     def _first_switched_reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
         """The first node of the strict model with a switch that reads what ``node`` hands on, through nodes that only
-        move numbers, and inside of its bodies if it has any; None where there is none. ``met``: nodes that were looked
-        at."""
+        move numbers, and inside of its bodies if it has any; else None. ``met``: nodes that were looked at."""
         met.add(node)
         handed_on = [value for body in bodies(node) for value in body.inputs] if bodies(node) else list(node.outputs)
         readers = [use.node for value in handed_on for use in value.uses()]

@@ -1,5 +1,4 @@
-"""Every graph of an ONNX model, what bodies read from outside, and copies. A body is the graph in an attribute of an
-If, Loop, Scan or another operator."""
+"""Every graph of an ONNX model, what bodies (graphs in attributes, as of an If) read from outside, and copies."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ PLAIN = "ampgraph.plain"
 to find them takes a look at each."""
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
 """Fields of a ModelProto whose numbers are below the graph's."""
-BEHIND_VALUES = ("quantization_annotation", "metadata_props")
-"""Fields of a GraphProto whose numbers are above those of its value infos."""
+BEHIND_VALUES = ("quantization_annotation", "metadata_props")  # fields of a GraphProto behind its value infos
 TOGETHER = 256  # stored tensors of which the short ones are rounded at once: 4 MiB of float32 at most
 
 
@@ -274,8 +273,7 @@ class InfoWriter:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
     def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None to say
-        none."""
+        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None for none."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()
