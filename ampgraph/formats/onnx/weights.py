@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -70,7 +70,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes an ONNX tensor takes in the file, or in its data file."""
-    if type(tensor) is RoundedTensor:
+    if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)
@@ -181,7 +181,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one dimension and one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        kept, start = np.empty(math.prod(self.dims), self.low), 0
+        for part in self.chunks():
+            kept[start : start + part.size] = part
+            start += part.size
+        return kept
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements in one dimension, piece by piece; each piece is overwritten by the next one."""
@@ -294,13 +298,9 @@ class NormTensor(RoundedTensor):
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements of the norm's parameter, rounded together with the other three."""
-        return self.parameters.rounded[self.place]
-
     def chunks(self) -> Iterator[Array]:
-        """All elements of the norm's parameter in one piece, as the four are rounded as a whole."""
-        yield self.whole()
+        """All elements of the norm's parameter in one piece, rounded together with the other three."""
+        yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
@@ -312,17 +312,11 @@ class ChannelsTensor(RoundedTensor):
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements, row by row, each with its sum kept; a row with a number not finite is rounded by numbers."""
-        plain, exact = super().whole(), flat(self.source)
-        if not plain.size:
-            return plain
-        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        return with_sums_kept(given, plain, plain.size // self.dims[0])
-
     def chunks(self) -> Iterator[Array]:
-        """All elements in one piece, as rows are rounded as a whole."""
-        yield self.whole()
+        """As of `RoundedTensor`, whole rows at a time, each with its sum kept; a row with a number that is not finite
+        before or after rounding is rounded number by number."""
+        data = flat(self.source)
+        return Rounder(self.low, factor=self.factor).rows(data, max(1, data.size // max(1, self.dims[0])))
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
