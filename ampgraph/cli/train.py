@@ -22,9 +22,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 @contextlib.contextmanager
 def of_ranks() -> Iterator[None]:
     """Runs a command as one rank of several that train together: all but the first print only errors of their own."""
-    from ..training.run.ranks import SaidByFirst, launched
+    from ..training.run.ranks import SaidByFirst, rank_and_world
 
-    rank, world = launched()
+    rank, world = rank_and_world()
     if world == 1:
         yield
         return
