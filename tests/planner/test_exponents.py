@@ -170,6 +170,10 @@ def test_float32_is_the_same_to_the_bit(name: str) -> None:
     )  # where a sum or a square needs a product
     for feed in feeds(model):
         assert in_float32(model, feed).tobytes() == in_float32(written, feed).tobytes()
+    # what is compared by name knows the scaled values by the names that they got, and no other
+    made = {output for node in written.graph.node for output in node.output}
+    renamed = rewrites[0].renamed
+    assert renamed and {new for new, _ in renamed.values()} <= made and made.isdisjoint(renamed)
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])

@@ -60,7 +60,7 @@ class Exponent(RewriteRule):
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
         """Scaled values by name: the name that they get, and their exponent."""
-        return {name: (f"{name}_write_scaled", exponent) for name, exponent in self.exponents}
+        return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
     def find(cls, known: Known) -> Iterator[RewriteRule]:
