@@ -41,9 +41,9 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to E: models that are run once, at the end.
+    """A: models whose results may change the code; B to F: models that are run once, at the end.
 
-    C was collected after B had been measured, D after C, E after D, each by other makers, and all are said in the list.
+    C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
     found: str = entry.get("set", "AB"[hashlib.sha256(entry["repo"].encode()).digest()[0] >> 7])
     return found
@@ -67,7 +67,7 @@ class Inputs:
         spec = told[name] if name in told else told["*"]
         shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
         value = getattr(self, spec["kind"])(tuple(spec.get("rows", shape)), spec)
-        wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4", "UINT8": "u1"}[dtype])
+        wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4", "UINT8": "u1", "BOOL": "?"}[dtype])
         value = value if spec["kind"] == "made" else fitted(np.asarray(value), shape)
         found = np.ascontiguousarray(value, dtype=wanted)  # of one dimension at least
         return found.reshape(shape) if "shape" in spec else found
@@ -266,6 +266,21 @@ class Inputs:
             found[piece.piece_type - 1 + (0 if piece.color else 6), square] = 1
         return found.reshape(shape)
 
+    def chess_sides(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A plane for each kind of piece, the eighth row first: 1 for the white ones, -1 for the black ones."""
+        found = np.zeros(shape)
+        for square, piece in self.chess_board().piece_map().items():
+            found[0, piece.piece_type - 1, 7 - square // 8, square % 8] = 1 if piece.color else -1
+        return found
+
+    def four_sides(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A position of Go for four, a plane for the stones of each, in turn, and one for all of them."""
+        found = np.zeros(shape)
+        stones = self.random.permutation(shape[-1] * shape[-2])[: 4 + 6 * self.index]
+        for turn, stone in enumerate(stones):
+            found[0, [turn % 4, 4], stone // shape[-1], stone % shape[-1]] = 1
+        return found
+
     def othello(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A position of Othello after random moves: 1 and -1."""
         side = math.isqrt(math.prod(shape))
@@ -358,14 +373,19 @@ class Inputs:
         return found.reshape(shape)
 
     def heart(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """An electrocardiogram of ``rate`` per second, in millivolts about zero, or standardised."""
+        """An electrocardiogram of ``rate`` per second, in millivolts about zero, standardised, or of 0 to 1 (``span``).
+
+        ``waves``: of another pulse, what each beat is made of: where from the beat, in seconds, how wide and how high.
+        """
         length, rate = math.prod(shape), spec["rate"]
         time = np.arange(length) / rate + self.random.uniform(0, 0.8)
         phase = (time % (0.7 + 0.04 * self.index)) - 0.35
-        waves = [(-0.2, 0.025, 0.12), (-0.025, 0.008, -0.12), (0, 0.01, 1.1), (0.025, 0.01, -0.25), (0.2, 0.04, 0.3)]
+        beat = [(-0.2, 0.025, 0.12), (-0.025, 0.008, -0.12), (0, 0.01, 1.1), (0.025, 0.01, -0.25), (0.2, 0.04, 0.3)]
+        waves = spec.get("waves", beat)
         found = sum(high * np.exp(-((phase - at) ** 2) / (2 * wide**2)) for at, wide, high in waves)
         found = found + 0.05 * np.sin(2 * np.pi * 0.3 * time) + 0.01 * self.random.normal(size=length)
         found = found - found.mean()
+        found = (found - found.min()) / np.ptp(found) if spec.get("span") else found
         return (found / found.std() if spec.get("scaled") else found).reshape(shape)
 
     def brain(self, shape: tuple[int, ...], spec: Entry) -> Array:
@@ -449,6 +469,7 @@ class Inputs:
             first = picture[..., :1]
             fourth = np.full_like(first, spec["fourth"]) if "fourth" in spec else first * 0.8 + 0.1
             picture = np.concatenate([picture, fourth], -1)
+        picture = picture >= spec["threshold"] if "threshold" in spec else picture
         told = (np.asarray(spec.get(key, [default])) for key, default in (("mean", 0.0), ("std", 1.0)))
         mean, std = told
         found = (picture * spec.get("scale", 1) - mean) / std
@@ -709,10 +730,10 @@ def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: li
 
 def table(folder: Path) -> str:
     """As markdown: a row for each model, and what each set comes to."""
-    every = rows(folder, [], "ABCDE")
+    every = rows(folder, [], "ABCDEF")
     lines = ["| model | from | for | set | products low | error | check | --data | --data --repair |", "|" + "---|" * 9]
     lines += [line(entry, row.known) for entry, row in every]
-    for name in "ABCDE":
+    for name in "ABCDEF":
         lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
     return "\n".join(lines)
 
@@ -762,7 +783,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--clones", type=Path)
-    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C", "D", "E"])
+    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C", "D", "E", "F"])
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=zoo_right.PARTS)
     parser.add_argument("--again", nargs="*", default=[], choices=zoo_right.PARTS)
     args = parser.parse_args()

@@ -126,14 +126,9 @@ def _runtime_kind(target: str) -> str:
 
 @dataclass
 class _TimedModel:
-    """A model that `bench` times on a runtime: a lane of the race.
-
-    Attributes:
-        threads: `ONE` or `ALL`.
-        hint: the low type that the runtime is told to compute in; "" for the types of the file.
-        session: the model, open; None where the runtime refuses it, and ``refused`` says why.
-        seconds: of each run that counts; ``outputs``: of its first run.
-    """
+    """A model that `bench` times on a runtime, with ``threads`` `ONE` or `ALL`: a lane of the race. ``hint``: the low
+    type that the runtime is told to compute in, "" for the types of the file; ``session``: None where the runtime
+    refuses the model, and ``refused`` says why; ``seconds``: of each run that counts; ``outputs``: of the first run."""
 
     runtime: Runtime
     model: str

@@ -20,7 +20,7 @@ from ..planner.resolve import resolve
 from ..training.forward.batch_norm import lost_for_inference
 from ..training.forward.losses import loss_terms, spelled_terms
 from ..training.forward.read import check_batch, read_forward
-from ..training.step.flat_update import Together
+from ..training.step.flat_update import Grouping
 from ..training.step.gradient_graph import GradientGraph
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Groups, Optimizer, groups_of
@@ -162,7 +162,7 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
     parameters are stored low. Returns the plan's notes that a step keeps."""
     if options.level.name == "O0":
         return ()
-    graph, together = OnnxGraph(joint.model), Together.on(options.target)
+    graph, together = OnnxGraph(joint.model), Grouping.on(options.target)
     options = replace(options, cast_together=together.longest if together.vectors else 0)
     stored_low = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     graph.prepare()

@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measuring:
-    """The run that measures ranges for a plan, as a verb was asked for it.
-
-    Attributes:
-        data: samples as `calibrate` takes them; None generates some, where another option asks for the run.
-        samples: how many at most; None for the default.
-        out: a file for the ranges, which `convert` writes with the model; None for none.
-        used: False: no run is made, whatever the options say.
-    """
+    """The run that measures ranges for a plan, as a verb was asked for it by any of ``data``, as `calibrate` takes it,
+    ``samples``, how many at most, and ``out``, a file that `convert` writes. None: not given. ``used`` False: no run is
+    made all the same."""
 
     data: Data = None
     samples: int | None = None

@@ -57,10 +57,11 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
     """Converts, checks the result, and repairs it where it missed and the job asks for that; writes the job's files.
 
     The file is written before the check, which takes longer, unless the verdict may change what is written: by repairs,
-    by measured ranges that turn out to harm, or because the check is required. What misses a required check is not
-    written: the conversion has no ``output`` then. Raises AmpError for every mistake in the model or in what was asked.
-    """
-    job = replace(job, checking=filled_in(job.checking), measuring=rereadable(job.measuring, job.checking.repair))
+    by ranges that turn out to harm, or where the check is required. A result that misses a required check is not
+    written, and ``output`` is None then. Raises AmpError for every mistake in the model or in what was asked."""
+    job = replace(
+        job, checking=fill_in_checking(job.checking), measuring=with_data_kept(job.measuring, job.checking.repair)
+    )
     with quiet_collector(), faults_reported(job.model):
         done = convert_in_memory(job, progress)
         mode = mode_of(done)
@@ -80,11 +81,11 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Conversion:
-    """For `convert` with a check: the conversion with its verdict; where it missed, without measured ranges or
-    repaired, if that helps. KeyboardInterrupt is raised on, with the file written as converted first unless ``mode`` is
-    "require"."""
+    """For `convert` with a check: the conversion with its verdict; where it missed, one without measured ranges or
+    repaired, if that helps. A KeyboardInterrupt goes on, but unless the ``mode`` is "require" the result as it was
+    converted is written first."""
     try:
-        done = unmeasured_if_right(replace(done, verdict=checked_on_trial(done, progress)), progress)
+        done = drop_harmful_ranges(replace(done, verdict=verdict_before_writing(done, progress)), progress)
         if done.job.checking.repair and done.job.plan is None:
             return repair(done, progress)
     except KeyboardInterrupt:
@@ -97,11 +98,13 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
 # -- whether and how --------------------------------------------------------------------------------------------------
 
 
-def filled_in(checking: Checking) -> Checking:
+def fill_in_checking(checking: Checking) -> Checking:
     """For `convert`: how to check, with the mode filled in (from the environment, else ``auto``) and the metric as an
     address. Raises AmpError AMP301 for a word that is no mode, AMP312 for a tolerance or memory that is no positive
     number, or a metric that the child process would not find."""
-    mode: object = checking.mode if checking.mode is not None else os.environ.get(DEFAULT) or "auto"
+    mode: object = checking.mode
+    if mode is None:
+        mode = os.environ.get(DEFAULT) or "auto"
     if not isinstance(mode, str) or mode not in MODES:
         hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
         raise AmpError("AMP301", f"invalid value for --check: {mode}", hint=hint)
@@ -140,7 +143,7 @@ def mode_of(done: Conversion) -> str:
     return mode if lowered or (done.graph.format == "ONNX" and unknown) else ""
 
 
-def not_checkable(graph: Graph, memory: int) -> CheckVerdict | None:
+def verdict_not_checked(graph: Graph, memory: int) -> CheckVerdict | None:
     """For `convert`: the verdict "not checked", with the reason, for a model that cannot be checked: a training step, a
     format whose runtime is not installed, or one that needs more than ``memory`` bytes; None for any other."""
     if isinstance(graph, StepGraph) and graph.is_step():
@@ -173,7 +176,7 @@ class FirstKept:
             yield feeds
 
 
-def rereadable(measuring: Measuring, often: bool) -> Measuring:
+def with_data_kept(measuring: Measuring, often: bool) -> Measuring:
     """For `convert`: the measuring with data that the check can read after it. An iterator is read into a list if
     ``often``, as a repair reads all of it several times; else its first samples are kept."""
     data = measuring.data
@@ -185,28 +188,27 @@ def rereadable(measuring: Measuring, often: bool) -> Measuring:
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def checked_on_trial(done: Conversion, progress: Progress, repairing: float = 0.0) -> CheckVerdict | None:
+def verdict_before_writing(done: Conversion, progress: Progress, repairing: float = 0.0) -> CheckVerdict | None:
     """For `convert` with a check: the verdict on a result that is not written yet, by a file that is removed again;
     None where it is not to be checked.
 
-    ``repairing``: where the check looks for what mends the result as well, how many seconds all may take; 0: no
-    look."""
+    ``repairing``: how many seconds it may take where it looks for what mends the result as well; 0: it does not."""
     if not mode_of(done):
         return None
     folder = None if done.output is None else done.output.parent  # it has room for the file
     reported = contextlib.nullcontext() if done.output is None else refusals_reported(done.output, done.job.option)
     with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
         tried = Path(scratch) / f"result{SUFFIXES[done.graph.format]}"
-        if not_checkable(done.graph, memory_budget(done)) is None:
+        if verdict_not_checked(done.graph, memory_budget(done)) is None:
             done.graph.save(tried, progress)
         return verdict_on(done, tried, progress, repairing)
 
 
 def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: float = 0.0) -> CheckVerdict:
     """For `convert` with a check: the verdict of a strict run of a ``written`` file beside the model that was given; a
-    model in memory is saved for it. ``repairing``: as in `checked_on_trial`."""
+    model in memory is saved for it. ``repairing``: as in `verdict_before_writing`."""
     progress("checking", 0, 0)
-    unchecked_verdict = not_checkable(done.graph, memory_budget(done))
+    unchecked_verdict = verdict_not_checked(done.graph, memory_budget(done))
     if unchecked_verdict is not None:
         return unchecked_verdict
     with contextlib.ExitStack() as files:
@@ -252,8 +254,8 @@ def memory_budget(done: Conversion) -> int:
 
 
 def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> CheckVerdict:
-    """Has the check of a conversion run in a child process, of ``memory`` bytes at most; returns the last verdict that
-    it answered, or "not checked" where a crash or the end of its time came before the first."""
+    """Runs the check of a conversion in a child process, of ``memory`` bytes and some slack for the runtime; returns
+    the last verdict that it answered, or "not checked" where a crash or the end of its time came before the first."""
     from .check_run import VERIFY, answer_request
 
     def on_answer(answer: Any) -> None:
@@ -282,14 +284,14 @@ def _samples_file(data: Data) -> Iterator[str | None]:
         yield folder
 
 
-def unmeasured_if_right(done: Conversion, progress: Progress) -> Conversion:
+def drop_harmful_ranges(done: Conversion, progress: Progress) -> Conversion:
     """For `convert` with a check: where the result with measured ranges missed and the one without them does not, the
     latter, with a note; else ``done``. The ranges stay with it, for --ranges-out."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.options_given():
         return done
     unmeasured = convert_in_memory(replace(job, measuring=replace(job.measuring, used=False)), progress)
-    found = checked_on_trial(unmeasured, progress)
+    found = verdict_before_writing(unmeasured, progress)
     if found is None or not found.passes_require:
         return done
     error = "what is infinite" if verdict.error == math.inf else f"an error of {verdict.error:.2g}"
@@ -364,7 +366,7 @@ def repair_by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, 
     left = until - time.monotonic()
     if left < verdict.seconds * verdict.samples:
         return replace(missed, verdict=replace(verdict, unrepaired="none found: the time is up"))
-    found = checked_on_trial(missed, progress, repairing=left)
+    found = verdict_before_writing(missed, progress, repairing=left)
     if found is None or not found.mended_by:
         return replace(missed, verdict=found or verdict)
     return _convert_with_pins(missed.job, found.mended_by, progress)
@@ -379,5 +381,5 @@ def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress) 
 def _check_repair(done: Conversion, pinned: tuple[str, ...], progress: Progress) -> Conversion:
     """For `convert --repair`: the conversion with the verdict of its check, which says what was ``pinned`` to float32
     (a pattern, or the reason, of each node); the verdict is None where nothing is low any more."""
-    found = checked_on_trial(done, progress)
+    found = verdict_before_writing(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=pinned))

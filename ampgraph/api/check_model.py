@@ -112,14 +112,9 @@ def check_build(
 
 @dataclass
 class _ModelCheck:
-    """The rules of `check`, a method each, and what came of them so far.
-
-    Attributes:
-        target: whose runtime executes the model, in the environment of the Python ``runtime``; where the target is "",
-            runs are strict.
-        passed: the rules that are met; ``skipped``: why those that could not be looked at were left out, by rule.
-        findings: what violates the others; ``engines``: what TensorRT makes of the reference, and of the model.
-    """
+    """The rules of `check`, a method each, and what came of them so far: ``passed``, ``skipped`` with the reason, or
+    violated by ``findings``. ``target``: whose runtime, in the environment of the Python ``runtime``, executes the
+    model; "": runs are strict. ``engines``: what TensorRT makes of the reference, and of the model."""
 
     model: str
     target: str = ""
@@ -206,10 +201,9 @@ class _ModelCheck:
         self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None,
         sm: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """The rule ``builds`` of `check`: TensorRT builds an engine of the model, and of the reference ``against`` for
-        comparison: where it refuses both, a finding is a warning, as it is no fault of the conversion.
-
-        ``runtime``: the Python of an environment with TensorRT; ``sm``: as `check` takes it."""
+        """The rule ``builds`` of `check`: the TensorRT of the Python ``runtime`` builds an engine of the model. Where
+        it refuses the reference too, a finding is a warning, as it is no fault of the conversion. ``sm``: as in
+        `check`."""
         sizes, values = engine_sizes(graph, dims or {}, data)
         models = [path for path in (self.model, against) if path is not None]
         answer, *others = build_all([BuildJob(path, "", sizes, values, sm) for path in models], python=runtime)
@@ -230,9 +224,8 @@ class _ModelCheck:
     def check_finite(
         self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, executing: Runtime | None
     ) -> None:
-        """The rule ``finite`` of the verb `check`: a run on ``count`` samples gives finite outputs. ``executing``: the
-        target's runtime that runs them; None for a strict run. On generated inputs, for ``data`` None, a finding is a
-        warning."""
+        """The rule ``finite`` of the verb `check`: a run on ``count`` samples, by the runtime ``executing`` or strict
+        for None, gives finite outputs. On generated inputs, for ``data`` None, a finding is a warning."""
 
         def run() -> list[str]:
             if executing is not None:

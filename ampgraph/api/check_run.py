@@ -44,7 +44,7 @@ from .kinds import Model
 from .mending import repair_of, with_stream_tried
 from .steps import Job, run_job
 
-FEW = 3  # generated samples: fewer may take the whole time for samples, more only a part of it
+FEW = 3  # generated samples: fewer may take all the time for samples, more two thirds of it in doubt, else one third
 BLAMED = 3  # nodes that are named at most
 SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low: the search for a repair does not begin if there is time for fewer
@@ -89,10 +89,8 @@ class Request:
 def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     """Runs a request in the child process of a check.
 
-    ``tell`` is given verdicts as dicts, the last of which counts, and tuples for a `Progress`. An error behind a
-    verdict that is missed or doubtful (in the search for nodes to blame) leaves it standing; any other makes it
-    unchecked.
-    """
+    ``tell`` is given verdicts as dicts, the last of which counts, and tuples for a `Progress`. After a verdict that is
+    missed or doubtful an error (in the search for nodes to blame) leaves it standing, else it means "not checked"."""
     given: list[CheckVerdict] = []
 
     def answer(verdict: CheckVerdict) -> None:
@@ -147,16 +145,9 @@ def check_pair(
 
 @dataclass
 class CheckRun:
-    """One check of an open pair, and what it knows so far.
-
-    Attributes:
-        drawn: the samples; those wider than usual are dropped when the result overflows on one.
-        source: what the reference was read from, to convert it anew.
-        until: the time of `time.monotonic` at which the search for a repair ends.
-        seen: the outputs of both models on the samples that were run so far.
-        verdict: what was answered last.
-        overflow: what is infinite on a sample wider than usual; "" if nothing is, or if there was none.
-    """
+    """One check of an open pair: ``seen`` holds the outputs of both models on the samples so far, ``verdict`` is what
+    was answered last. ``drawn`` loses the samples wider than usual where the result overflows on one, which
+    ``overflow`` says then; ``source`` and ``until``: as `check_pair` takes them."""
 
     request: Request
     pair: Pair
@@ -233,12 +224,11 @@ class CheckRun:
         draws = not isinstance(pair, OnnxPair) or any(has(op.role, "random") for op in pair.source.dataflow().ops)
         if draws or not self.drawn.generated:
             return unchecked(why, "--metric with a function of yours can judge what is random")
-        return unchecked(
-            f"{why}, and draws no random numbers: its generated inputs may have sizes that it does not take", SIZES
-        )
+        why += ", and draws no random numbers: its generated inputs may have sizes that it does not take"
+        return unchecked(why, SIZES)
 
     def _verdict_so_far(self) -> CheckVerdict:
-        """The verdict of the check on the samples that were run so far, with how many of the user's were not run."""
+        """The verdict of the check on the samples so far; of the user's also how many were not run (``left``)."""
         verdict = self.seen.verdict(self.request.tolerance, self.drawn.generated)
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
@@ -248,15 +238,13 @@ class CheckRun:
         self._answer_with(**reasons, outcome=DOUBTFUL if any(reasons.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
-        """Check of a conversion: takes the outputs of reference and result into ``seen``, of one sample at least, and
-        of as many as there is time for. Returns whether an output of the reference differs by sample; True for one
-        sample, which does not tell.
+        """Check of a conversion: compares both models on one sample at least, and on as many more as there is time for.
+        Returns whether an output of the reference differs by sample; True after one, which does not tell.
 
         More generated samples than asked for are run while the verdict is open. By the check's ``own`` measure, where
-        the result overflows on a sample that is wider than usual, it begins again without those. The verdict so far is
-        answered after each of the user's samples, and of generated ones where the error is infinite.
-
-        Raises AmpError AMP209 where no output has elements."""
+        the result overflows on a sample wider than usual, it begins again without those. The verdict so far is answered
+        after each sample of the user's, and after a generated one where the error is infinite. Raises AmpError AMP209
+        where no output has elements."""
         request, generated, seen = self.request, self.drawn.generated, self.seen
         first: dict[str, bytes] = {}  # by output: the reference's content on the first sample
         outputs_vary, number, start = False, 0, time.monotonic()
@@ -265,8 +253,8 @@ class CheckRun:
             expected, result = self.pair.run_both(feeds)
             overflowing = first_overflow(expected, result) if own and self.drawn.is_wide(number - 1) else ""
             if overflowing:
-                times = f"{max(SCALES):g} times as large as usual"
-                self.overflow = f"'{overflowing}' is infinite on generated inputs {times}"
+                inputs = f"generated inputs {max(SCALES):g} times as large as usual"
+                self.overflow = f"'{overflowing}' is infinite on {inputs}"
                 self.drawn, self.seen = self.drawn.without_wide(), replace(seen, whole=None, found={})
                 return self._compare(own)
             seen.add(expected, result)
@@ -280,19 +268,15 @@ class CheckRun:
             undecided = own and bool(seen.found) and seen.unsure(request.tolerance)
             if number >= request.samples and not undecided:
                 break
+            thirds = 2 if undecided else 1
+            if not generated or number < FEW:
+                thirds = 3
             spent = time.monotonic() - start
-            if spent + spent / number > self._seconds_for_samples(number, undecided):
+            if spent + spent / number > request.seconds * thirds / 3:
                 break
         if not any(each.compared or each.nonfinite_mismatches or each.silent or each.reason for each in seen.outputs):
             raise AmpError("AMP209", "the outputs have no elements on these inputs")
         return outputs_vary or number == 1
-
-    def _seconds_for_samples(self, number: int, undecided: bool) -> float:
-        """How long a check may run samples, after ``number`` of them: all of the time for the user's samples and for
-        the first few generated ones, then two thirds while the verdict is ``undecided``, else one."""
-        if not self.drawn.generated or number < FEW:
-            return self.request.seconds
-        return self.request.seconds * (2 if undecided else 1) / 3
 
     def _compare_other(self, pair: OnnxPair) -> Outcome:
         """How another conversion does on the samples that this check has run, by the same measure. The error is

@@ -1,4 +1,5 @@
-"""What mends a model: it is converted again with more in float32, as little as runs predict, and judged as before."""
+"""The search for a repair: a model is converted again with more in float32, as little as runs predict, and judged as
+before."""
 
 from __future__ import annotations
 
@@ -25,30 +26,32 @@ from ..planner.resolve import resolve
 from .kinds import Model, PathLike
 from .steps import Job, run_job
 
-ROUNDS = 16  # of looking at what is left
-TURNS = 3  # of holding more, where a conversion leaves more than was predicted
-WRONG = 2.0  # times the tolerance: at least so wrong is what is not right, for the next prediction
-LOOKING = 0.4  # of the time that is left, for looking at a model anew
+ROUNDS = 16  # of looking for the nodes to blame in what the last trial left
+TURNS = 3  # conversions of a round, each with more in float32 where the one before leaves more than was predicted
+WRONG = 2.0  # times the tolerance: what misses counts as at least so wrong, for the next prediction
+LOOKING = 0.4  # of the time that is left, for a look for nodes to blame
 PREDICTING = 0.5  # of the time that is left, for runs that predict
-LESS = 0.8  # of the error: what a float32 stream leaves where it is worth its Casts
-NEAR = 0.25  # of the tolerance: errors below are no reason to try that
-LEVELS = ("O2", "auto", "O3", "O1")  # by which a model may have been made that does not say
+LESS = 0.8  # of the error: a float32 stream that leaves no more is worth its Casts
+NEAR = 0.25  # of the tolerance: a smaller error is no reason to try a float32 stream
+LEVELS = ("O2", "auto", "O3", "O1")  # tried in this order for a file that does not say its own
 
 
 Trial = tuple[tuple[str, ...], Outcome]
-"""Patterns that a conversion pinned to float32 besides, and what became of it."""
+"""The patterns that a conversion pinned to float32 beside the recipe's, and how its result did."""
 
 
 @dataclass
 class Mending:
-    """A search for what mends a model.
+    """A search for a repair of a model that misses the tolerance.
 
     Attributes:
-        source: what its reference was read from; ``recipe``: with which it was made.
-        judge: runs another model on the same samples.
+        source: what its reference was read from; ``recipe``: with which it was made from that.
+        judge: runs another model on the same samples and judges it.
         drawn: the samples.
-        until: the time, as `time.monotonic` tells it, by which all ends; ``seconds``: what a trial takes, as far as
-            that is known.
+        until: the time of `time.monotonic` by which all ends; ``seconds``: the longest trial so far.
+        folder: for files of trials.
+        done: the outcome of each trial, by the patterns that it pinned.
+        refused: why `convert` refused the last trial that it refused; "" for none.
     """
 
     source: Model
@@ -72,16 +75,16 @@ class Mending:
         return max(self.until - time.monotonic() - self.seconds, 0.0)
 
     def search(self, found: FaultSearch) -> RepairOutcome:
-        """Search for a repair: what was tried and mends the model, or why nothing is known to. ``found``: the nodes to
-        blame."""
-        first, held = found, tuple[str, ...]()
+        """Search for a repair: tries to pin the nodes to blame that were ``found``, then those to blame for what that
+        left, and so on; returns what was tried and mends the model, or why nothing is known to."""
+        first, pinned = found, tuple[str, ...]()
         for _ in range(ROUNDS):
-            trial = self._tried(found, held)
+            trial = self._try(found, pinned)
             if trial is not None and trial[1].ok:
                 return RepairOutcome(Repair(trial[0], trial[1].error, str(self.recipe)), "", len(self.done))
-            if trial is None or not self.in_time or trial[0] == held:
+            if trial is None or not self.in_time or trial[0] == pinned:
                 break
-            held, outcome = trial
+            pinned, outcome = trial
             found = replace(
                 found, pair=outcome.pair, compared=outcome.compared, kept=outcome.kept, seconds=LOOKING * self._left,
                 seen=False,
@@ -90,11 +93,13 @@ class Mending:
         return RepairOutcome(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
-        """Search for a repair: why none was found, in words."""
+        """Search for a repair: why none was found, in words. ``found``: the first look for nodes to blame."""
         number = len(self.done)
         best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
-        why = f"; {self.refused}" if self.refused else "" if self.in_time else "; the time is up"
+        why = "" if self.in_time else "; the time is up"
+        if self.refused:
+            why = f"; {self.refused}"
         if number or why:
             return f"none found in {number} conversion{'s' * (number != 1)}{left}{why}"
         search = found.search
@@ -103,34 +108,39 @@ class Mending:
             return f"none found: with every node in float32 that a run can switch the error is {floor:.2g}"
         return ALL
 
-    def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
-        """Search for a repair: tries patterns one after the other: the first trial that is right, else the last one."""
+    def _try(self, found: FaultSearch, pinned: tuple[str, ...]) -> Trial | None:
+        """Search for a repair: pins the nodes to blame beside what is ``pinned`` already: those that runs predict to be
+        enough, or without such runs all that were found. Returns the last trial; None where none was made."""
         if found.search is not None:
-            return self._predicted(found, found.search, held)
+            return self._try_predicted(found, found.search, pinned)
         patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
-        return self.attempt((*held, *patterns)) if patterns else None
+        return self.attempt((*pinned, *patterns)) if patterns else None
 
-    def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
-        """Search for a repair: tries the cheapest pins that a strict run predicts to be enough, and aims lower where
-        the conversion leaves more; the last trial, if one was made."""
+    def _try_predicted(self, found: FaultSearch, search: Search, pinned: tuple[str, ...]) -> Trial | None:
+        """Search for a repair: tries the cheapest pins that strict runs predict to be enough, and aims lower where the
+        conversion leaves more. Returns the last trial; None where none was made."""
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 
         def predict(aim: float) -> frozenset[int] | None:
             units = search.cheapest(aim)
-            return None if units is not None and len(units) == len(search.costs) > SHOWN else units  # that is no repair
+            if units is not None and len(units) == len(search.costs) > SHOWN:
+                return None  # all of a model in float32 is no repair
+            return units
 
         def run(units: frozenset[int], aim: float) -> float | None:
-            trial = self.attempt((*held, *(pattern for unit in sorted(units) for pattern in found.patterns(unit))))
-            last.extend([] if trial is None else [trial])
-            return None if trial is None or trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
+            trial = self.attempt((*pinned, *(pattern for unit in sorted(units) for pattern in found.patterns(unit))))
+            if trial is None:
+                return None
+            last.append(trial)
+            return None if trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
 
         confirm_by_runs(found.tolerance, predict, run, TURNS)
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
-        """For a repair: converts with more patterns of `--fp32`, and compares; None where time is up or `convert`
-        refuses."""
+        """For a repair: converts with more patterns of `--fp32`, and judges the result; one that was tried before is
+        not tried again. None where the time is up or `convert` refuses."""
         names = tuple(dict.fromkeys(patterns))
         if names not in self.done:
             start = time.monotonic()
@@ -148,8 +158,8 @@ class Mending:
 
 
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
-    """For a repair: what `convert` makes of a model: a graph, or the file ``path`` where weights lie beside the
-    model's."""
+    """For a repair: what `convert` makes of a model: a graph, or where the model's weights lie in data files ``path``,
+    to which it is written."""
     graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
@@ -161,10 +171,11 @@ def repair_of(
     source: Model, recipe: Recipe | None, found: FaultSearch, again: Callable[[OnnxPair], Outcome], drawn: Samples,
     until: float, seconds: float = 0.0,
 ) -> RepairOutcome | None:  # fmt: skip
-    """The search for what mends a model made from ``source``; None where nobody is to blame.
+    """Searches for a repair of a model that was made from ``source``; None where no node is to blame.
 
-    ``recipe``: with which; None finds out. ``again`` judges a pair, which took ``seconds`` for the first one;
-    ``until``: the time, as `time.monotonic` tells it, at which it ends."""
+    ``recipe``: with which it was made; None finds out. ``found``: the look for nodes to blame; ``again`` judges a pair
+    on the same samples, which took ``seconds`` for the model; ``until``: the time of `time.monotonic` at which to
+    end."""
     pair = found.pair
     if not found.suspects or not isinstance(pair, OnnxPair):
         return None
@@ -185,9 +196,9 @@ def with_stream_tried(
     verdict: CheckVerdict, source: Model, recipe: Recipe | None, pair: object, again: Callable[[OnnxPair], Outcome],
     until: float,
 ) -> CheckVerdict:  # fmt: skip
-    """The verdict with what `--fp32-stream` left of the error on the same samples, where that is ok or clearly less.
-
-    ``again`` judges a pair; ``until``: as `time.monotonic` tells it, when to end."""
+    """For a check: tries `--fp32-stream` on the same samples, and returns the verdict with the error that it leaves
+    where that is ok or clearly less; the verdict as it is where it is not worth a try, or none fits in ``until`` the
+    time of `time.monotonic`. ``again`` judges a pair."""
     error, needed = verdict.error or 0.0, verdict.seconds * verdict.samples
     if recipe is None or recipe.fp32_stream or verdict.mended_by or verdict.sensitivity is not None:
         return verdict
@@ -208,9 +219,9 @@ def with_stream_tried(
 
 
 def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
-    """For a repair by `verify`: the recipe with which ``convert`` makes ``model`` of its reference, by what the model's
-    metadata says, or by what gives the same types; None for another tool's work, and where more was said than the file
-    tells (patterns of `--low`, lists, measured ranges)."""
+    """For a repair by `verify`: the recipe with which ``convert`` makes ``model`` of its reference: the first of the
+    guesses that gives values of the same names and types; None for another tool's work, and where the conversion was
+    told more than the file says (patterns of `--low`, lists, measured ranges)."""
     wanted = _types(model)
     for recipe in _guesses(reference, model):
         try:
@@ -223,8 +234,9 @@ def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], 
 
 
 def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
-    """For a repair by `verify`: recipes by which a converted model may have been made of its reference: that in its
-    metadata, else every level with its types and opset; none where nothing is low."""
+    """For a repair by `verify`: recipes by which a converted model may have been made of its reference: the one in its
+    metadata, else one of each level, with the low type, opset and low inputs and outputs that the file has; none where
+    nothing is low, or the metadata make no sense."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}
@@ -233,25 +245,26 @@ def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
     if not dtype:
         return []
     ours, theirs = (flow.opset for flow in flows)
-    plain = Recipe(dtype=dtype, io=io, opset=theirs if theirs != ours else None)
+    common = Recipe(dtype=dtype, io=io, opset=theirs if theirs != ours else None)
     try:
-        said = _said(plain, model.metadata() if isinstance(model, DescribedGraph) else {})
-        return [said] if said is not None else [Recipe.of(plain, level=level) for level in LEVELS]
+        said = _recipe_in(model.metadata() if isinstance(model, DescribedGraph) else {}, common)
+        return [said] if said is not None else [Recipe.of(common, level=level) for level in LEVELS]
     except AmpError:  # words of somebody else
         return []
 
 
-def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
-    """For a repair by `verify`: the recipe that a file's metadata says it was made with. AmpError AMP301 to AMP311 for
-    words that make no sense."""
+def _recipe_in(metadata: Mapping[str, str], common: Recipe) -> Recipe | None:
+    """For a repair by `verify`: the recipe that a file's metadata say it was made with: their level, policy, patterns
+    and target in place of those of ``common``; None where they say no level. Raises AmpError AMP301 to AMP311 for words
+    that make no sense."""
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None
-    said = Recipe.of(plain, level=level, policy=policy or "ampgraph", fp32=pinned_in(metadata))
+    said = Recipe.of(common, level=level, policy=policy or "ampgraph", fp32=pinned_in(metadata))
     target = target_in(metadata)
     return said if target == resolve(said, "ONNX").target else replace(said, target=target)
 
 
 def _types(graph: Graph) -> set[tuple[str, str]]:
-    """For a repair by `verify`: names and types of all values, by which a conversion is compared with the model."""
+    """For a repair by `verify`: (name, type) of all values, by which a conversion is compared with the model."""
     return {(value.name, value.dtype) for value in graph.dataflow().values}

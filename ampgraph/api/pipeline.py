@@ -143,15 +143,10 @@ def run_passes(
     graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False,
     describe: bool = False,
 ) -> bool:  # fmt: skip
-    """Runs the passes of a conversion over a graph, by its plan; returns whether the model is changed.
-
-    Args:
-        flow: the dataflow of the graph as it is now, with the plan's rewrites carried out.
-        given: the plan was given, not made here: a fault of it is the user's error.
-        passes: the user's own, which run after ours.
-        check: verify the graph after each pass.
-        describe: write into the metadata what was done.
-    """
+    """Runs the passes of a conversion over a graph whose rewrites are carried out, and returns whether the model is
+    changed. ``flow``: of the graph as it is; ``given``: the plan was given, so that a fault of it is its giver's;
+    ``passes``: the user's, after ours; ``check``: verify the graph after each; ``describe``: say in the metadata what
+    was done."""
     portable = (PortableChecks(),) if plan.target == "cpu" and isinstance(graph, StepGraph) else ()
     pipeline = default_pipeline(plan, flow, more=(*portable, *passes), given=given, describe=describe)
     changes = run(pipeline, graph, check=check)

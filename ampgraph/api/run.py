@@ -69,12 +69,9 @@ def run(
 
 @dataclass(frozen=True)
 class RunWithNotes:
-    """What `ampgraph run` got from a run.
-
-    Attributes:
-        outputs: by name; ``notes``: where generated inputs are from; ``doubts``: which given inputs hold NaN.
-        by: the name of the target's runtime that executed the model; "" for any other. ``layers``: what it made of it.
-    """
+    """What `ampgraph run` got: the outputs by name, ``notes`` on where generated inputs are from, ``doubts`` about
+    inputs that hold NaN. ``by``: the target's runtime that executed the model, "" for any other; ``layers``: as it ran
+    them."""
 
     outputs: dict[str, Result]
     notes: tuple[str, ...] = ()

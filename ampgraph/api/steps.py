@@ -44,15 +44,9 @@ SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
 @dataclass(frozen=True)
 class Checking:
-    """How a conversion is checked.
-
-    Attributes:
-        mode: ``auto``, ``require`` or ``off``; None: as the environment's AMPGRAPH_CHECK says, else ``auto``.
-        tolerance: the error that is allowed; None: the low type's own.
-        repair: whether a result that misses is converted again with more in float32.
-        metric: as `verify` takes it; None: the check's own measure.
-        memory: the GB that the check may take; None: 4.3.
-    """
+    """How a conversion is checked. ``mode``: None: as the environment's AMPGRAPH_CHECK says, else ``auto``;
+    ``tolerance``: None: the low type's own; ``repair``: convert a result that misses again, with more in float32;
+    ``metric``: None: the check's own measure; ``memory``: the GB that the check may take, None: 4.3."""
 
     mode: str | None = "off"
     tolerance: float | None = None
@@ -164,7 +158,7 @@ def convert_in_memory(job: Job, progress: Progress = silent) -> Conversion:
     plan, options = plan_or_options(job)
     output = output_path(job, plan, options)
     graph, back = read_model(job, output, progress)
-    low_io = frozenset() if options is None else checked_interface(graph, job.recipe)
+    low_io = frozenset() if options is None else checked_low_interface(graph, job.recipe)
     before = graph.census() if job.report else None
     count = freeze_weights(graph, job.recipe)
     as_given, optimised = graph, optimise(graph, job.optimize, options, progress)
@@ -239,7 +233,7 @@ def prepare_to_plan(
     if as_made:
         recipe = made_for(recipe, graph)
         options = resolve(recipe, graph.format)
-    low_io = checked_interface(graph, recipe)
+    low_io = checked_low_interface(graph, recipe)
     freeze_weights(graph, recipe)
     moved = move_opset(graph, recipe, options, low_io, progress)
     options = measuring.measured_options(replace(options, moved_to=moved.opset), moved.graph, progress)
@@ -308,7 +302,7 @@ def read_model(job: Job, output: Path | None, progress: Progress) -> tuple[Graph
     return graph, back
 
 
-def checked_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
+def checked_low_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
     """For `convert`: the names of the inputs and outputs that a recipe makes low. Raises AmpError for names of these,
     or of dimensions, that the graph does not have."""
     low_io = low_interface(graph, recipe.io)

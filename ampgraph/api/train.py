@@ -21,7 +21,7 @@ from ..training.run.dataset import TrainingData, normalized
 from ..training.run.fitting import OnEpoch, OnStep, fit
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
-from ..training.run.schedules import Given, scheduled
+from ..training.run.schedules import Given, tables_by_group
 from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
 
@@ -194,7 +194,7 @@ def _open_trainer(
 def _learning_rates(trainer: Trainer | MindirTrainer, lr_schedule: Given, steps: int) -> list[float]:
     """Verb `train`, for its log: the learning rate of the first group of parameters at each of ``steps`` updates; a
     list of one where it never changes."""
-    tables = scheduled(trainer.layout, trainer.learning_rate, lr_schedule, steps)
+    tables = tables_by_group(trainer.layout, trainer.learning_rate, lr_schedule, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 

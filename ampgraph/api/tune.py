@@ -51,7 +51,7 @@ from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .prepare import at_given_opset, freeze_weights
-from .steps import checked_interface
+from .steps import checked_low_interface
 
 
 @takes_recipe
@@ -111,10 +111,10 @@ def tune(
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         if output is not None:
             sources = sources_of(source, data, wanted.ranges, wanted.lists)
-            refuse_result(loaded(model, wanted), Path(output), sources, "-o")
+            refuse_result(load_graph(model, wanted), Path(output), sources, "-o")
             try_folder(Path(output), "-o")
         bench = bench_of(model, wanted, data, samples, metric, Path(scratch), progress, seed)
-        found = _searched(bench, tolerance, output, sensitivity)
+        found = _search_and_write(bench, tolerance, output, sensitivity)
     write_page(html, lambda: tuning_page(view_model(found.output or model), found).html())
     return found
 
@@ -123,19 +123,20 @@ def bench_of(
     model: Model, recipe: Recipe, data: Data, samples: int | None, metric: str | Function, scratch: Path,
     progress: Progress | None, seed: int = 0, until: float = math.inf,
 ) -> Bench:  # fmt: skip
-    """What searches with the arguments of `tune`; ``until``: the time, as `time.monotonic` tells it, by which to end.
-    Raises AmpError as `tune`."""
-    options, graph = resolve(recipe, "ONNX"), loaded(model, recipe)
+    """The `Bench` for the arguments of `tune`, on which nothing was run yet. ``scratch``: a folder for its files;
+    ``until``: the time of `time.monotonic` at which its search ends. Raises AmpError as `tune`."""
+    options, graph = resolve(recipe, "ONNX"), load_graph(model, recipe)
     drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
     measure = metric_of(metric, roles_of(graph.dataflow()))
-    steered = Measuring().measured_options(options, graph)
-    return Bench(model, steered, checked_interface(graph, recipe), drawn, measure, scratch, progress, until)
+    with_ranges = Measuring().measured_options(options, graph)
+    return Bench(model, with_ranges, checked_low_interface(graph, recipe), drawn, measure, scratch, progress, until)
 
 
-def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
-    """For `tune`: the search, the table where it is wanted, and the model written where one was found."""
+def _search_and_write(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
+    """For `tune`: searches, measures the table of sensitivities where it is wanted, and writes the best model to
+    ``output`` where one was found; returns the report."""
     best = bench.search(tolerance)
-    found = _tuning(bench, best, tolerance)
+    found = _report(bench, best, tolerance)
     if sensitivity:
         found = replace(found, sensitivity=sensitivity_of(bench))
     if best is None or output is None:
@@ -144,8 +145,9 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
     return replace(found, output=os.fspath(output))
 
 
-def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
-    """What `tune` found, as it is reported; notes say what was not compared, and where no choice helps."""
+def _report(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
+    """The report of `tune` after a search; ``best`` None: no candidate met the tolerance. Notes say which outputs were
+    not compared, and that a model is sensitive by itself where all in float32 is not enough or only just."""
 
     def candidate(point: Point) -> Candidate:
         return Candidate(
@@ -156,10 +158,11 @@ def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
     skipped = [output.name for output in bench.start.outputs if not (output.counts or bench.start.whole)]
     if skipped:
         notes.append(f"not compared, as the metric is not about them: {', '.join(skipped)}")
-    short_of_all = best is not None and len(best.promoted) < len(bench.groups)  # what some nodes mend is not chaotic
-    name, alone = ("", 0.0) if short_of_all or not bench.groups else bench.sensitivity()
-    if alone > tolerance:
-        notes.append(chaotic_in_itself(alone, name))
+    mended_by_some = best is not None and len(best.promoted) < len(bench.groups)  # such a model is not chaotic
+    if bench.groups and not mended_by_some:
+        name, error = bench.sensitivity()
+        if error > tolerance:
+            notes.append(chaotic_in_itself(error, name))
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,
@@ -183,13 +186,14 @@ def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
 # -- what is tried out: conversions with more or less in float32, run strictly ----------------------------------------
 
 REFERENCE = "running the reference"
-PARTS = 64  # runs that measure what each group makes of the error
+PARTS = 64  # runs at most that measure what each group makes of the error
 
 
 @dataclass(frozen=True)
 class Point:
-    """A candidate that was run: the groups promoted, the error, and what it has in float32: nodes, bytes, products
-    among the nodes, and the cost of all of it."""
+    """A candidate of `tune` that was run. ``step``: how it came about, in words; ``promoted``: the numbers of the
+    groups put back to float32; then the error, and what it has in float32: nodes, bytes, products among the nodes, and
+    the cost of all of it (bytes, those of products eight times)."""
 
     step: str
     promoted: frozenset[int]
@@ -205,8 +209,8 @@ class Point:
         return self.cost, self.nodes, len(self.promoted)
 
 
-def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
-    """For `tune`: a fresh graph of an ONNX model, read as the recipe says."""
+def load_graph(model: Model, recipe: Recipe) -> OnnxGraph:
+    """For `tune`: a fresh graph of an ONNX model, with weights frozen and the opset moved as the recipe says."""
     graph = adapters.load(model)[0]
     freeze_weights(graph, recipe)
     graph = at_given_opset(graph, recipe)
@@ -216,7 +220,16 @@ def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
 
 @dataclass
 class Bench:
-    """Converts candidates of one model and runs them: ``points``, in their order; ``until`` as `bench_of` has it."""
+    """Converts candidates of one model for `tune`, with some groups of nodes put back to float32, and runs them.
+
+    A group is known by its number in ``groups``; a candidate by the set of those that are ``promoted`` to float32.
+
+    Attributes:
+        until: as `bench_of` takes it.
+        groups: what the level's plan makes low and can be put back; ``nodes``: how many have a type to decide.
+        points: the candidates that were run, in their order, that of the level's plan first.
+        start: the outputs of the level's plan over all samples.
+    """
 
     model: Model
     options: Options
@@ -229,29 +242,30 @@ class Bench:
     groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
     points: list[Point] = field(default_factory=list)
-    start: Compared = field(init=False)  # the level's plan, over all samples
-    _expected: References = field(init=False)
-    _others: list[Promotion] = field(default_factory=list)
-    _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
-    _external: bool = False
-    _reference: Any = None
-    _moves: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    _shown: list[int] = field(default_factory=list)
-    _predicted: dict[tuple[int, ...], dict[frozenset[int], float]] = field(default_factory=dict)
+    start: Compared = field(init=False)
+    _expected: References = field(init=False)  # the reference's outputs on each sample
+    _others: list[Promotion] = field(default_factory=list)  # groups that the level's plan has in float32
+    _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)  # candidate -> those to be pinned too
+    _external: bool = False  # whether the model's weights lie in data files
+    _reference: Any = None  # the float32 model and the level's result (`_low`), as sessions take them
     _low: Any = None
+    _moves: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # group -> groups that switch with it
+    _decisive: list[int] = field(default_factory=list)  # samples whose error was a candidate's
+    _predicted: dict[tuple[int, ...], dict[frozenset[int], float]] = field(default_factory=dict)  # by these samples
 
     def search(self, tolerance: float) -> Point | None:
-        """For `tune`: the smallest candidate that meets the tolerance; None where even all groups in float32 do not."""
-        self._ready()
-        start = self._tried(frozenset(), "the level's plan")
+        """For `tune`: runs candidates, and returns the smallest that meets the tolerance; None where even all groups in
+        float32 do not. To be called once, before any other method but `late`."""
+        self._prepare()
+        start = self._try(frozenset(), "the level's plan")
         if start.error > tolerance and self.groups:
-            whole = self._tried(frozenset(range(len(self.groups))), "all in float32")
-            if whole.error <= tolerance:
+            all_float32 = self._try(frozenset(range(len(self.groups))), "all in float32")
+            if all_float32.error <= tolerance:
 
-                def tried(chosen: frozenset[int], aim: float) -> float | None:
-                    return None if self.late() else self._tried(chosen, f"what is to leave {aim:.3g}").error
+                def run(chosen: frozenset[int], aim: float) -> float | None:
+                    return None if self.late() else self._try(chosen, f"what is to leave {aim:.3g}").error
 
-                confirm_by_runs(tolerance, self.predict, tried, BUDGET - 2)
+                confirm_by_runs(tolerance, self.predict, run, BUDGET - 2)
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
@@ -266,16 +280,16 @@ class Bench:
                 kept.append(point)
         return kept
 
-    def _ready(self) -> None:
-        """Runs the reference of `tune`, and finds the groups of nodes to promote."""
-        graph = loaded(self.model, self.options.recipe)
+    def _prepare(self) -> None:
+        """For `tune`: fits the samples to the model, runs the reference on them, and finds the groups to promote."""
+        graph = load_graph(self.model, self.options.recipe)
         graph.prepare()
         self._external = bool(graph.data_files())
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session, self._expected = StrictSession(self._reference), References(self.scratch)
         self.samples = self.samples.fit_to(session.run)
-        for _, feeds in self._fed(REFERENCE):
+        for _, feeds in self._each_sample(REFERENCE):
             self._expected.add(session.run(feeds), self.metric)
         flow = graph.dataflow(self.options.dtype, self.low_io)
         self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
@@ -291,18 +305,18 @@ class Bench:
         return to_rounding(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
-        """For `tune`: patterns of `--fp32` that name the groups, and what had to be held beside them."""
+        """For `tune`: patterns of `--fp32` that name these groups, and those that `convert` had to pin with them."""
         chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])
         return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
 
     def convert(self, promoted: frozenset[int]) -> tuple[OnnxGraph, Plan, Dataflow]:
-        """Converts a candidate of `tune`: a fresh graph, still as it was, with its plan and the dataflow that it speaks
-        of.
+        """Plans a candidate of `tune`: returns a fresh graph, the plan for it, and the dataflow that the plan speaks
+        of; the passes are still to be run.
 
-        What the level's plan has in float32 must not become low because its neighbours left: it is held too.
+        A group that the level's plan has in float32 may become low when its neighbours do not: it is pinned too.
         """
         while True:
-            graph = loaded(self.model, self.options.recipe)
+            graph = load_graph(self.model, self.options.recipe)
             options = self.options.holding(self.patterns(promoted))
             plan, flow = pipeline.plan_graph(graph, options, self.low_io)
             held = self._held.setdefault(promoted, [])
@@ -318,57 +332,65 @@ class Bench:
         pipeline.run_passes(graph, plan, flow, describe=True)
         graph.save(output)
 
-    def _tried(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again. ``step``:
-        what progress calls it."""
-        known = next((point for point in self.points if point.promoted == promoted), None)
-        if known is None:
-            self.points.append(known := self.run(promoted, step))
-        return known
+    def _try(self, promoted: frozenset[int], step: str) -> Point:
+        """Runs a candidate of `tune` with these groups in float32, and keeps it in ``points``; one that ran before does
+        not run again. ``step``: what progress calls it."""
+        for point in self.points:
+            if point.promoted == promoted:
+                return point
+        self.points.append(self.run(promoted, step))
+        return self.points[-1]
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
         """Runs a candidate of `tune` strictly over the samples, and measures its error. ``promoted``, ``step``: as of
-        `_tried`."""
-        low, size = self._candidate(promoted)
-        session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
+        `_try`."""
+        model, size = self._convert_to_run(promoted)
+        session, seen = StrictSession(model, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
-        for number, feeds in self._fed(step):
+        for number, feeds in self._each_sample(step):
             seen.add(self._expected[number], session.run(in_types_of(feeds, types)))
         if not promoted:
-            self._low, self.start = low, seen
+            self._low, self.start = model, seen
         error = seen.error
         decisive = next((i for i, one in enumerate(seen.errors) if one >= error), 0)
-        if decisive not in self._shown:
-            self._shown.append(decisive)
+        if decisive not in self._decisive:
+            self._decisive.append(decisive)
         return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
 
     # -- predictions: runs of few samples in which only some groups are low -------------------------------------------
 
     def predict(self, aim: float) -> frozenset[int]:
-        """For `tune`: the cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
+        """For `tune`: the cheapest groups in float32 that leave an error of ``aim``, as runs of the switched model on
+        few samples tell; all groups where none are enough."""
         self._report_progress("looking for what makes the error", len(self.samples) - 1)
-        known = self._predicted.setdefault(tuple(self._shown), {})
+        known = self._predicted.setdefault(tuple(self._decisive), {})
         costs, products = [group.cost for group in self.groups], self.options.lists.products
         heavy = frozenset(i for i, group in enumerate(self.groups) if not products.isdisjoint(group.kinds))
-        search = Search(costs, self._prediction, self.measure, late=self.late, known=known, heavy=heavy)
+        search = Search(costs, self._predicted_error, self.measure, late=self.late, known=known, heavy=heavy)
         found = search.cheapest(aim)
         if found is None:
             return frozenset(range(len(self.groups)))
         return found.union(*(self._moves[i] for i in found))
 
-    def _prediction(self, promoted: frozenset[int]) -> float:
-        """The error that the switched model of `tune` shows with these groups in float32, the largest over samples."""
-        low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
-        return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
+    def _predicted_error(self, promoted: frozenset[int]) -> float:
+        """The error that the switched model of `tune` has with these groups in float32, the largest over the decisive
+        samples."""
+        low = [unit for i, units in enumerate(self._switches) if i not in promoted for unit in units]
+        return max(
+            self.start.error_of(self._expected[n], self._switched_session.run(feeds, low))
+            for n, feeds in self._decisive_samples()
+        )
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
-        """For `tune`: what each group's roundings make of a candidate's squared error; infinite if not finite."""
-        live = [i for i in range(len(self.groups)) if i not in promoted and self._units[i]]
+        """For `tune`: by group, what its roundings make of the squared error of the switched model with ``promoted`` in
+        float32; infinite where they make what is not finite, 0 for those promoted."""
+        live = [i for i in range(len(self.groups)) if i not in promoted and self._switches[i]]
 
         def error(low: Collection[int]) -> float:
-            units = [unit for place in low for unit in self._units[live[place]]]
+            units = [unit for place in low for unit in self._switches[live[place]]]
             return max(
-                self.start.distance(self._expected[n], self._switched.run(feeds, units)) for n, feeds in self._seen()
+                self.start.distance(self._expected[n], self._switched_session.run(feeds, units))
+                for n, feeds in self._decisive_samples()
             )
 
         found = attribute(error, len(live), len(live), 0.0, PARTS, self.late)
@@ -377,23 +399,24 @@ class Bench:
             weights[live[place]] = share
         return weights
 
-    def _seen(self) -> Iterator[tuple[int, Feeds]]:
-        """Samples on which `tune` predicts, by number: those whose error decided about a candidate; all where a mean is
-        judged."""
+    def _decisive_samples(self) -> Iterator[tuple[int, Feeds]]:
+        """The samples on which `tune` predicts, with their numbers: those whose error decided about a candidate, or all
+        where their mean is judged. In the types of the low model's inputs."""
         for number, feeds in enumerate(self.samples):
-            if number in self._shown or self.metric.over_all:
-                yield number, in_types_of(feeds, self._switched.types)
+            if number in self._decisive or self.metric.over_all:
+                yield number, in_types_of(feeds, self._switched_session.types)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _switched(self) -> SwitchedSession:
+    def _switched_session(self) -> SwitchedSession:
         """For `tune`: a strict run of the level's plan in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
-    def _units(self) -> list[list[int]]:
-        """For `tune`: by group, the switches of its nodes; values that no group writes are float32 anyway."""
+    def _switches(self) -> list[list[int]]:
+        """For `tune`: by group, the switches of its nodes in the switched model, by number. A node that no group writes
+        has none. Fills ``_moves`` with the groups that one switch moves together."""
         given = load_onnx(self._reference)
         called = {
             name: (site.node, written)
@@ -407,34 +430,35 @@ class Bench:
             flow.values[op.inputs[0]].name: flow.values[op.outputs[0]].name for op in flow.ops if has(op.role, "casts")
         }
         found: list[list[int]] = [[] for _ in self.groups]
-        for number, unit in enumerate(self._switched.units):
+        for number, unit in enumerate(self._switched_session.units):
             made = [name for each in (unit, *unit.moves) for name in each.outputs]
             names = [other for name in made for other in (name, cast.get(name, ""))]
-            written = [group_of[p] for name in names if (p := called.get(name, (name,))) in group_of]
+            places = (called.get(name, (name,)) for name in names)
+            written = [group_of[place] for place in places if place in group_of]
             if written:
                 found[written[0]].append(number)
                 self._moves[written[0]].update(written)
         return found
 
-    def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
-        """A converted candidate of `tune` to run, and what it has in float32. ``promoted``: the numbers of the groups
-        that are float32 in it."""
+    def _convert_to_run(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
+        """Converts a candidate of `tune`; returns the model, as a session takes it, and what it has in float32."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
         pipeline.run_passes(graph, plan, flow)
-        name = "candidate" if promoted else "low"  # the level's own file stays: `_switched` opens it later
+        name = "candidate" if promoted else "low"  # the level's own file stays: `_switched_session` opens it later
         return self._runnable(graph, name), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
-        """For `tune`: a model as a strict session takes it: a proto, or a file where its weights lie in data files."""
+        """For `tune`: a graph as a strict session takes it: a proto, or a file ``name`` in the scratch folder where its
+        weights lie in data files."""
         if not self._external:
             return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
         graph.save(path)
         return path
 
-    def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
-        """The samples of one run of `tune`, by number, with progress."""
+    def _each_sample(self, step: str) -> Iterable[tuple[int, Any]]:
+        """The samples of one run of `tune` with their numbers; progress is told of each before it is given."""
         for number, feeds in enumerate(self.samples):
             self._report_progress(step, number)
             yield number, feeds
@@ -453,11 +477,12 @@ MEASURED = 8  # units of the table that get runs of their own, two each
 
 
 def sensitivity_of(bench: Bench) -> Sensitivity:
-    """For `tune`: every unit's part in the error of the level's plan, the largest measured by runs of their own."""
+    """For `tune`, after its search: the part of every unit, which is a group of the bench, in the error of the level's
+    plan; those of the largest are measured by two runs of their own, the others estimated."""
     start = bench.points[0]
-    weights = _weights(bench, start)
+    weights = _squared_shares(bench, start)
     order = sorted(range(len(bench.groups)), key=lambda i: (-weights[i], i))
-    rows = [_estimated(bench, i, weights, start) for i in order]
+    rows = [_estimate_unit(bench, i, weights, start) for i in order]
     for place, i in enumerate(order[:MEASURED]):
         if weights[i]:
             others = frozenset(order) - {i}
@@ -466,8 +491,9 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
     return Sensitivity(bench.options.level.name, bench.metric.name, start.error, tuple(rows))
 
 
-def _weights(bench: Bench, start: Point) -> Sequence[float]:
-    """For `tune`: by unit, what its roundings add to the squared error of the level's plan."""
+def _squared_shares(bench: Bench, start: Point) -> Sequence[float]:
+    """For `tune`: by unit, what its roundings add to the squared error of the level's plan (``start``); infinite for
+    one that makes what is not finite, and the others are measured with those in float32."""
     if not bench.groups:
         return []
     weights = bench.measure(start.promoted)
@@ -476,13 +502,17 @@ def _weights(bench: Bench, start: Point) -> Sequence[float]:
     return [math.inf if i in forced else weight for i, weight in enumerate(rest)]
 
 
-def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
-    """For `tune`: a unit's sensitivity estimated from the weights, as if squared errors added up."""
+def _estimate_unit(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
+    """For `tune`: the sensitivity of unit ``i``, estimated from the squared error that each makes (``weights``), as if
+    these added up to the error of the level's plan (``start``)."""
     group, weight = bench.groups[i], weights[i]
     total = sum(w for w in weights if math.isfinite(w))
-    share = None if math.isinf(weight) else weight / total if total else 0.0
-    others = total - weight if share is not None else total
-    overflows = any(math.isinf(w) for j, w in enumerate(weights) if j != i)
+    if math.isinf(weight):
+        share, others = None, total
+    else:
+        share, others = weight / total if total else 0.0, total - weight
     scale = start.error**2 / total if math.isfinite(start.error) and total else 1 / len(bench.samples)
-    low, rest = math.sqrt(weight * scale), math.inf if overflows else math.sqrt(max(0.0, others) * scale)
-    return UnitSensitivity(group.patterns, group.kinds, group.bytes, share, low, rest, False)
+    alone_low, alone_float32 = math.sqrt(weight * scale), math.sqrt(max(0.0, others) * scale)
+    if any(math.isinf(w) for j, w in enumerate(weights) if j != i):
+        alone_float32 = math.inf
+    return UnitSensitivity(group.patterns, group.kinds, group.bytes, share, alone_low, alone_float32, False)

@@ -51,13 +51,8 @@ ReadFile = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class WebgpuPage:
-    """A page of `verify --webgpu-page` that can be written: what it needs was found and checked.
-
-    Attributes:
-        folder: where it goes.
-        models: the reference and the model, as `verify` was given them; ``pair``: both opened side by side.
-        web: the files of onnxruntime-web by name; ``version``: of that package.
-    """
+    """A page of `verify --webgpu-page` for the two ``models``, open as ``pair``, that can be written to ``folder``:
+    what it needs was found and checked. ``web``: the files of onnxruntime-web by name; ``version``: of that package."""
 
     folder: Path
     models: tuple[Model, Model]
@@ -70,12 +65,10 @@ class WebgpuPage:
         cls, place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair,
         steps: int | None,
     ) -> WebgpuPage | None:  # fmt: skip
-        """The page that `verify --webgpu-page` is to write to ``place``, checked before any work; None where no place
-        is given. ``package``: the folder of onnxruntime-web, None to look for it; ``steps``: as `verify` takes it, must
-        be None. A model made for another target gets a note in ``pair.notes``.
-
-        Raises AmpError AMP105 for a place that cannot be its folder, AMP311 for models that no browser runs or a
-        package without a place, AMP501 where onnxruntime-web is nowhere."""
+        """The page that `verify --webgpu-page` is to write to ``place``, None for none; ``package``: the folder of
+        onnxruntime-web, None to look for it. A model made for another target gets a note in ``pair.notes``. Raises
+        AmpError AMP105 for a place that cannot be its folder, AMP311 for what no browser runs or a package without a
+        place, AMP501 where onnxruntime-web is nowhere."""
         if place is None:
             if package is not None:
                 hint = f"add {OPTION} DIR"

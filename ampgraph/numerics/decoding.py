@@ -33,7 +33,7 @@ class Decoder:
 
     Attributes:
         pairs: what is fed back.
-        tokens: the input that takes the token sampled last, empty for none.
+        tokens: the input that takes the token sampled last, empty for none; then so are the next three.
         scores: the output that it is sampled from, by argmax over the last axis at the last place.
         masks: inputs with a place for every token so far: ones are added.
         positions: inputs with the place of every token of the step.
@@ -49,12 +49,12 @@ class Decoder:
 
     def first_feeds(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
         """What is fed in the first step of decoding: the sample, with an empty cache and a zero state where it has
-        none.
+        none. Masks and positions lose what they had for a cache that is emptied.
 
         In generated samples the cache is empty always: random numbers are no keys.
         """
         first = dict(feeds)
-        behind = 0
+        behind = 0  # tokens of a cache that is emptied
         for pair in self.pairs:
             if pair.past in first and not generated:
                 continue
@@ -99,14 +99,16 @@ class Decoder:
         return following
 
     def _state_shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
-        """The shape of a state that the sample lacks: open sizes as those of the tokens, or of the first input."""
+        """The shape of a decoding state that the sample ``feeds`` lacks: as ``port`` says; if open, the first size is
+        that of the tokens, or of the first input, any other 1."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1
         return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]
 
 
 def sample_tokens(scores: Array) -> Array:
-    """In decoding step by step: the likeliest token at the last place, [batch]; integers are tokens themselves."""
+    """In decoding step by step: the likeliest token at the last place, [batch], of scores [batch, ..., classes] or
+    [classes]; integers, [batch, places] or [batch], are tokens themselves."""
     last = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1] if scores.ndim > 1 else scores
     if scores.dtype.kind in "iu":
         return last[..., -1] if scores.ndim > 1 else last
@@ -127,9 +129,10 @@ def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: t
     flags = tuple(n for n, p in free.items() if p.dtype == "bool" and n not in masks)
     texts = [n for n, p in whole.items() if n not in (*masks, *positions) and 1 <= len(p.shape) <= 2]
     named = [n for n in texts if any(word in n.lower() for word in ("ids", "token")) and "encoder" not in n.lower()]
-    tokens = (
-        next(iter(named or texts), "") if len(named or texts) == 1 else next((n for n in named if n == "input_ids"), "")
-    )
+    candidates = named or texts
+    tokens = "input_ids" if "input_ids" in named else ""
+    if len(candidates) == 1:
+        tokens = candidates[0]
     scores = _scores_output({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
     if not scores:
         tokens, masks, positions = "", (), ()
@@ -150,7 +153,7 @@ MOST_STEPS = 10_000
 
 @dataclass(frozen=True)
 class StepError(Data):
-    """What the error of a step is, counted from 0, and at which output."""
+    """The error of one step of decoding, which is counted from 0, and the output that has it."""
 
     step: int
     error: float
@@ -165,6 +168,7 @@ class Decoding:
     """How `verify --steps` runs a pair of models step by step.
 
     Attributes:
+        pair: the two models; ``decoder``: what their inputs and outputs are for; ``steps``: of each sample.
         worst: the run with the largest error so far, as its index among all runs, and the feeds of both sides.
     """
 
@@ -181,7 +185,7 @@ class Decoding:
         return frozenset(pair.past for pair in self.decoder.pairs)
 
     def runs(self, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
-        """The outputs of both models, all steps of the first sample, then those of the next."""
+        """The outputs of reference and model in each step, all steps of the first sample, then those of the next."""
         ports = self.pair.given.inputs
         for number, feeds in enumerate(drawn):
             others = itertools.chain(itertools.islice(iter(drawn), number + 1, None), itertools.cycle(drawn))
@@ -216,7 +220,8 @@ class Decoding:
         return [*lines, "the other inputs of a step are those of the next sample"]
 
     def errors_by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
-        """The error of each step of decoding: of the worst output that is no cache, for 9 of 10 samples."""
+        """The error of each step of decoding: of the worst output that is no cache, for 9 of 10 samples; ``outputs``
+        were compared run by run, in the order of `runs`."""
         held = {pair.present for pair in self.decoder.pairs}
         judged = [output for output in outputs if output.counts and output.name not in held]
         errors = {output.name: output.judged_errors for output in judged or outputs}

@@ -9,7 +9,8 @@ from ..formats.kinds import Model
 
 
 def flat_graph(model: Model | Graph) -> OnnxGraph:
-    """For runs in float32: a graph of the caller's own, sorted, functions inlined. Raises AmpError as `load_onnx`."""
+    """For runs in float32: a graph of ``model`` that the caller may edit: sorted, functions inlined. Raises AmpError as
+    `load_onnx`."""
     flat = load_onnx(model).flat()
     return flat.copied() if flat is model else flat
 

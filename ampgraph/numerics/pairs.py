@@ -80,14 +80,12 @@ class Pair(ABC):
         return {}
 
     def quantized(self) -> QuantizedParts | None:
-        """Which of the reference's quantized operators the model still has, the same or changed; None where operators
-        are not seen."""
+        """Which of the reference's quantized operators the model has, and which it changed; None for MindIR."""
         return None
 
 
 class OnnxPair(Pair):
-    """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
-    target."""
+    """Two ONNX models: the reference strictly on the CPU, the model likewise, on a device, or by a target's runtime."""
 
     sees_nodes = True
 

@@ -44,7 +44,7 @@ class QuantizedParts(Data):
 
 
 def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
-    """The quantized parts of a model beside its reference; nodes are known by the values that they write."""
+    """The quantized parts of a reference, and which a model still has; nodes pair by what they write first."""
     ours = {_first_output_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
     theirs = {_first_output_name(model, op): op for op in model.ops if op.outputs}
     kept: Counter[str] = Counter()
@@ -74,8 +74,7 @@ def _first_output_name(flow: Dataflow, op: Op) -> str:
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """Quantized parts of two models, where conversion changed names: what tells one from others: kind, what it reads
-    and from whom, who reads it."""
+    """What two models must have alike of a quantized part: see `Signature`; low types are among the readers."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

@@ -14,7 +14,7 @@ Late = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Cause:
-    """Units that are to blame together, one as a rule, and the error with these low alone."""
+    """Units to blame for an error, one as a rule, or an undivided block; and the error with these low alone."""
 
     units: tuple[int, ...]
     error: float
@@ -22,8 +22,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What a search found: the error of the whole, that with every unit in float32, and that with the causes so;
-    ``order``: all units, those first of which one makes most, ``shares``: of each in the squared error of its block."""
+    """What a search for causes found: the errors with all units low (``whole``), with ``none`` low, and ``without`` the
+    causes, which are in float32; ``order``: all units, those that make most first, and the ``shares`` of each in that
+    order: the squared error of its block by units."""
 
     causes: tuple[Cause, ...]
     whole: float
@@ -37,15 +38,16 @@ def attribute(
     error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
     late: Late = lambda: False,
 ) -> Attribution:  # fmt: skip
-    """Which units have the largest errors, by halving: the block is divided that has most for the root of its size.
+    """Which units make the largest errors, by halving blocks of them: the next to be divided is the one that has most
+    squared error for the root of its size.
 
-    By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
+    By the error alone all blocks of a model in which errors are spread would be divided before any node is found.
 
     Args:
-        error: that of a run in which only these units are low.
-        count: how many units there are.
+        error: gives the error of a run in which only these units are low.
+        count: how many units there are, numbered from 0.
         wanted: how many causes at most.
-        least: an error that is not worth naming.
+        least: an error up to which a block is not worth naming.
         runs: how many at most.
         late: whether to end with what was found.
     """
@@ -89,14 +91,16 @@ LEAST, MOST = 0.3, 2.0  # by which an aim is moved at once
 
 @dataclass
 class Search:
-    """The cheapest units in float32 that leave an error of so much: the first of a ranking, less what is not needed.
+    """The search for the cheapest units in float32 that leave an error of at most so much: the first of a ranking, less
+    what is not needed. Units are numbers from 0.
 
     Attributes:
         costs: of each unit in float32.
-        error: that of a run with these units in float32.
-        measure: what each unit makes of the squared error of such a run, infinite where it makes what is not finite.
+        error: gives the error of a run with these units in float32.
+        measure: gives what each unit makes of the squared error of a run with these units in float32, infinite where it
+            makes what is not finite.
         runs: that look for what is not needed at most; ``late``: whether to end with what was found.
-        known: errors, by the units in float32.
+        known: errors of runs, by the units in float32.
         heavy: the units that should be few, as products are.
     """
 
@@ -116,7 +120,7 @@ class Search:
         return self.known[key]
 
     def cheapest(self, aim: float) -> frozenset[int] | None:
-        """Search by numbers: what is to be in float32 for an error of ``aim`` or less; None where all is not enough."""
+        """Search by numbers: the cheapest units to be in float32 that were found for ``aim``; None if all miss it."""
         everything = range(len(self.costs))
         if self.left(()) <= aim:
             return frozenset()
@@ -135,7 +139,8 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
-        """Search by numbers: the units that must be float32 for a finite result; the errors that others make then."""
+        """Search by numbers: the units that must be float32 for a finite result, and what each makes of the error then
+        (as ``measure``, 0 for infinite)."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -150,17 +155,20 @@ class Search:
         """Search by numbers: the units of a ranking from the first on that have to be float32 for ``aim``, as few to
         within an eighth; sought from a guess by doubling steps."""
         guess = self._guess_count(ranked, weights, self.left(forced), aim)
-        few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
+        few, many = -1, len(ranked)  # known not to be enough, and to be enough
+        at, step, before, turned = guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
             enough = self.left(forced.union(ranked[:at])) <= aim
             few, many = (few, at) if enough else (at, many)
             turned, before = turned or before not in (None, enough), enough
-            at = (few + many) // 2 if turned else max(few + 1, at - step) if enough else min(many - 1, at + step)
+            onwards = max(few + 1, at - step) if enough else min(many - 1, at + step)
+            at = (few + many) // 2 if turned else onwards
             step *= 2
         return ranked[: min(many, max(few + 1, guess))] if self.late() else ranked[:many]
 
     def _guess_count(self, ranked: list[int], weights: Sequence[float], whole: float, aim: float) -> int:
-        """Search by numbers: how many units in float32 leave ``aim``, if squared errors add up."""
+        """Search by numbers: how many of the ``ranked`` units, from the first on, leave ``aim`` of the error ``whole``,
+        if their ``weights``, squared errors by unit, add up."""
         left = total = sum(weights[unit] for unit in ranked)
         if not (math.isfinite(whole) and total):
             return min(1, len(ranked))
@@ -172,8 +180,8 @@ class Search:
         return len(ranked)
 
     def _grow_heavy(self, ranked: list[int], forced: frozenset[int], aim: float) -> list[list[int]]:
-        """Search by numbers: all units that are not heavy, and of the others each that leaves least of the error beside
-        those before it, less what is not needed; none where that is not enough."""
+        """Search by numbers: a set of units for ``aim``: all that are not heavy, and heavy ones, each time that which
+        leaves the least error, less what is not needed; [] where that is not enough."""
         light = [unit for unit in ranked if unit not in self.heavy]
         held, found, end = forced.union(light), list[int](), len(self.known) + self.runs
         while self.left(held) > aim:
@@ -186,7 +194,8 @@ class Search:
         return [self._drop_needless([*found, *sorted(forced), *light], aim, len(self.known) + self.runs)]
 
     def _drop_needless(self, held: list[int], aim: float, end: int) -> list[int]:
-        """Search by numbers: the units that are needed: tried without a quarter of them, then less, from the end on."""
+        """Search by numbers: ``held`` without the units that ``aim`` does not need: tried without a quarter of them,
+        then with less left out, from the end on, until ``end`` runs are known."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)
@@ -204,8 +213,9 @@ def confirm_by_runs(
     tolerance: float, predict: Callable[[float], frozenset[int] | None],
     run: Callable[[frozenset[int], float], float | None], turns: int,
 ) -> None:  # fmt: skip
-    """Runs what is predicted to leave an aim, and asks again by what that has left, until it is a little less than the
-    tolerance. ``run`` gives that error; None where there is nothing more to look for."""
+    """Confirms a search by runs: runs the units that ``predict`` gives for an aim (None: there are none), and moves the
+    aim by the error that ``run`` gives (None: enough was found), until this is a little less than the tolerance, at
+    most ``turns`` times."""
     aim, seen = AIM * tolerance, set[frozenset[int]]()
     for _ in range(turns):
         chosen = predict(aim)

@@ -77,14 +77,10 @@ class Device:
     def seconds(
         self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
     ) -> float:  # fmt: skip
-        """Estimate of speed: the time that kernels take, each as often as ``kernels`` counts it.
-
-        Args:
-            share: the part of what float32 kernels reach that low ones do.
-            launch: microseconds in which the host starts a kernel.
-            casts: the part of the Casts that the runtime does not take into their neighbours.
-            peaks: the part of the published peaks that float32 kernels reach.
-        """
+        """Estimate of speed: the time that kernels take, each as often as ``kernels`` counts it. ``launch``:
+        microseconds in which the host starts one; ``peaks``: the part of the published peaks that float32 kernels
+        reach; ``share``: the part of that which low ones do; ``casts``: the part of the Casts that stay kernels of
+        their own."""
         busy = starts = 0.0
         for one, count in kernels.items():
             reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
@@ -114,14 +110,10 @@ def _range(low: float, high: float) -> str:
 
 @dataclass(frozen=True)
 class Speed(Data):
-    """An estimate of how fast a file is beside float32, by device of the target; or why there is none.
-
-    Attributes:
-        devices: empty where there is no estimate; ``reason`` says why then, else it is "".
-        sizes: what was taken for each open dimension of the inputs.
-        measured: the measurements that estimates for the target were compared with, by name of device.
-        unknown: whether it is not even known that there is nothing to gain.
-    """
+    """An estimate of how fast a file is beside float32, by device of the target; without one ``devices`` is empty, and
+    ``reason`` says why. ``sizes``: what was taken for each open dimension of the inputs; ``measured``: the measurements
+    that estimates for the target were compared with, by device; ``unknown``: not even that there is nothing to gain is
+    known."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -167,14 +159,9 @@ class Speed(Data):
 
 
 class KernelWork(NamedTuple):
-    """What a device does for an operator.
-
-    Attributes:
-        operations: of floating point, in ``dtype``.
-        moved: bytes that it reads and writes.
-        starts: 1 for a kernel of its own, 0 where it is part of another's.
-        times: how often it runs in a run of the model, as in a loop.
-    """
+    """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes that it
+    reads and writes; ``starts``: 1, or 0 where it is part of another's kernel; ``times``: how often it runs, as in a
+    loop."""
 
     operations: float
     moved: float
@@ -275,9 +262,8 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 
 
 class GraphWork:
-    """Estimate of speed: reads what the operators of a dataflow compute and move, as it is and as if all were float32.
-
-    ``open_sizes`` and ``products_unknown`` say what that rests on; read the latter after `kernels`."""
+    """Estimate of speed: reads what the operators of a dataflow compute and move, as it is and as if all were
+    float32."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
@@ -288,7 +274,7 @@ class GraphWork:
         self.unknown: set[int] = set()
         """Values whose sizes were guessed, as they do not follow from those of the inputs."""
         self.products_unknown = False
-        """Whether a product has such a value, so that there is no estimate."""
+        """Whether `kernels` has met a product with such a value, so that there is no estimate."""
         self._sizes: dict[int, list[int]] = {}
 
     def dims(self, value: int) -> list[int]:
@@ -379,11 +365,9 @@ class GraphWork:
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Estimate of speed: how many multiplications a product takes; None where its shapes do not tell.
-
-        In this order: an Einsum by its equation; a convolution by its kernel; a matrix product by its inner dimension;
-        another with stored operands, as an LSTM, takes each row of data times all of them; else an attention, which
-        meets each key twice: in the scores, and with its value."""
+        """Estimate of speed: how many multiplications a product takes; None where its shapes do not tell. Another than
+        an Einsum, a convolution or a matrix product takes each row of data times all that is stored, as an LSTM; where
+        nothing is stored it is an attention, which meets each key twice: in the scores, and with its value."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

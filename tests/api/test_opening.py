@@ -219,7 +219,7 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
 
     monkeypatch.setattr(check, "convert_in_memory", made)
     monkeypatch.setattr(check, "mode_of", lambda done: "auto")
-    monkeypatch.setattr(check, "checked_on_trial", trial)
+    monkeypatch.setattr(check, "verdict_before_writing", trial)
     monkeypatch.setattr(check, "write_files", finished)
     done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
     assert done.verdict is not None and done.verdict.pinned == (("op:Add",) if mends else ())

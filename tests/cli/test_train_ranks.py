@@ -99,7 +99,7 @@ def test_a_mistake_is_said_once(words):
 
 def test_processes_that_never_come(monkeypatch):
     """As where one machine of several is not started, or its address is another."""
-    monkeypatch.setattr(ranks, "REACHED", timedelta(seconds=1))
+    monkeypatch.setattr(ranks, "START_LIMIT", timedelta(seconds=1))
     with socket.socket() as held:  # a port at which nobody answers
         held.bind(("127.0.0.1", 0))
         given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}

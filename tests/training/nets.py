@@ -18,7 +18,7 @@ from ampgraph.oplists.kernels import load_kernels
 from ampgraph.runtime.onnxruntime_session import CRASHING
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
-from ampgraph.training.step.flat_update import Together, parts_of
+from ampgraph.training.step.flat_update import Grouping, parameter_runs
 from ampgraph.training.step.optimizers import SGD, ParameterGroup
 from ampgraph.training.step.packed_forward import FORWARD, pack
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
@@ -176,7 +176,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
         seen = b.op("ReduceMean", x, b.ints(0), keepdims=0)
         running = [(mean, b.op("Add", b.op("Mul", mean, b.number(0.9)), b.op("Mul", seen, b.number(0.1))))]
     groups = [ParameterGroup("*", optimizer or SGD(0.1))] * 2
-    parts = parts_of(states, [weight, bias], [b.typed(down, weight), b.typed(across, bias)], groups, Together())
+    parts = parameter_runs(states, [weight, bias], [b.typed(down, weight), b.typed(across, bias)], groups, Grouping())
     update = UpdateGraph(forward, states)
     told = add_update(update, parts, scaled, UpdateOptions(clip), running_moves(b, [], running, skips=False))
     if iteration is not None:

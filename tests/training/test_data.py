@@ -14,7 +14,7 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run import dataset
-from ampgraph.training.run.dataset import Normalized, normalized
+from ampgraph.training.run.dataset import LazyBatch, Normalized, normalized
 from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused
@@ -138,6 +138,21 @@ def test_files_that_are_damaged(tmp_path, name, content):
     with pytest.raises(AmpError, match="AMP10[18]") as caught:
         trained(tmp_path)
     assert caught.value.where == str(tmp_path / name) and caught.value.hint
+
+
+def test_two_files_of_one_input_are_refused(tmp_path):
+    np.savez(tmp_path / "all.npz", **DATA)
+    np.save(tmp_path / "x.npy", DATA["x"])
+    with pytest.raises(AmpError, match="AMP503.*two files hold 'x', the second is x.npy"):
+        trained(str(tmp_path))
+
+
+def test_a_batch_reads_the_samples_that_are_asked_for():
+    whole = next(StepInputs(linear_step()).dataset(DATA).shuffled(16, seed=3, epoch=0))
+    batch = next(StepInputs(linear_step()).dataset(DATA).shuffled(16, seed=3, epoch=0))
+    assert isinstance(batch, LazyBatch) and (batch.samples, len(batch), set(batch)) == (16, 2, set(DATA))
+    assert np.array_equal(batch.part(4, 9)["x"], whole["x"][4:9])
+    assert np.array_equal(batch.column("labels"), whole["labels"]) and batch.column("no such") is None
 
 
 def test_objects_are_never_loaded(tmp_path):
@@ -286,6 +301,14 @@ def test_pixels_become_what_torchvision_makes_of_them(source, tmp_path):
     found = rows_of(ampgraph.Normalized(data, 1 / 255, MEAN, STD), 3, 4, 5)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected(), atol=1e-6)
+
+
+def test_an_iterable_is_normalised_as_arrays_are():
+    feeds = StepInputs(linear_step())
+    parts, whole = (feeds.dataset(Normalized(data, 2.0, 0.5, 0.25)) for data in (Again([20, 30]), DATA))
+    for here, there in zip(parts.in_order(16, whole=False), whole.in_order(16, whole=False), strict=True):
+        assert {name: array.tobytes() for name, array in here.items()} == {n: a.tobytes() for n, a in there.items()}
+    assert parts.digest() == "stream of 50x: 2.0 (0.5,) (0.25,)\n" != feeds.dataset(Again([20, 30])).digest()
 
 
 def test_channels_are_axis_1_or_the_last():

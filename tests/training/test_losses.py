@@ -17,7 +17,15 @@ from ampgraph import GradientPenalty
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.report.training import epoch_line
-from ampgraph.training.forward.losses import cross_entropy, loss_terms, lower_losses, mse, parse_losses
+from ampgraph.training.forward.losses import (
+    cross_entropy,
+    loss_terms,
+    lower_losses,
+    mse,
+    parse_losses,
+    read_spelled,
+    spelled_terms,
+)
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from ampgraph.training.run.trainer import Trainer
@@ -569,3 +577,8 @@ def test_of_a_network_as_torch(network, of, power):
     low, theirs = of_network(module, x, y, of, low=True)
     assert loss == pytest.approx(low, rel=5e-3)
     assert farthest(found, reference) < 1.5 * farthest(theirs, reference) + 1e-3
+
+
+@pytest.mark.parametrize("terms", [{"mse": 1.0}, {"mse": 0.5}, {"a=b": 1.0, "c": 2.0}])
+def test_the_text_of_a_loss_is_read_again(terms: dict[str, float]) -> None:
+    assert read_spelled(spelled_terms(terms)) == terms

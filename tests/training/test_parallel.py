@@ -20,6 +20,7 @@ import torch.distributed as dist
 from ampgraph.core.errors import AmpError
 from ampgraph.models import digits
 from ampgraph.training.forward.torch_export import export_for_training
+from ampgraph.training.run import ranks
 from ampgraph.training.run.checkpoint import digest_of, load
 from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.fitting import FILE
@@ -533,3 +534,17 @@ def test_more_ranks_than_there_is_to_share_out():
     feeds = [{"x": np.ones((6, 2), np.float32), "labels": np.arange(6) % 2}] * 2
     assert bits(trained(step, feeds, 3)[1]) == bits(trained(step, feeds, 3, shard_optimizer=True)[1])
     assert sorted(held(step, 3)[0]) == [0, 0, 8]
+
+
+def test_what_a_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, world, said in ((None, None, (0, 1)), ("2", "4", (2, 4)), ("x", "4", (0, 1)), ("0", "0", (0, 1))):
+        for name, given in (("RANK", rank), ("WORLD_SIZE", world)):
+            monkeypatch.delenv(name, raising=False) if given is None else monkeypatch.setenv(name, given)
+        assert ranks.launched() == said
+
+
+def test_ranks_share_the_threads_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    for local, given, threads in (("1", 0, 0), ("2", 0, 3), ("2", 5, 5), ("8", 0, 1), ("?", 0, 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+        assert ranks.threads_of_rank(given) == threads

@@ -492,7 +492,7 @@ def test_a_second_signal_at_once_makes_the_state_unreadable(monkeypatch, tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer._binding, "_session", Session(trainer._binding._session, after=broken))
-        patch.setattr(trainer._binding, "_taken", broken)
+        patch.setattr(trainer._binding, "_advance", broken)
         with pytest.raises(KeyboardInterrupt):
             trainer.step(batch())
     for use in (lambda: trainer.state, lambda: trainer.save(tmp_path / "a"), lambda: trainer.step(batch())):

@@ -161,7 +161,7 @@ def test_long_runs_are_cut_and_large_parameters_stay_alone(monkeypatch):
 def test_what_moves_alone_comes_before_the_run_that_it_stands_in():
     sizes = {"a": 4, "b": 20, "c": 5, "d": 0, "e": 2, "f": 10, "g": 9}
     values = [ir.Value(name=name, shape=ir.Shape([size])) for name, size in sizes.items()]
-    runs = [[value.name for value in run] for run in flat_update._runs_of(values, 10)]
+    runs = [[value.name for value in run] for run in flat_update._into_runs(values, 10)]
     assert runs == [["b"], ["d"], ["a", "c"], ["f"], ["e"], ["g"]]
 
 

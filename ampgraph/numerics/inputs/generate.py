@@ -300,8 +300,7 @@ def _takes_bytes(flow: Dataflow, value: int) -> bool:
 
 
 def _is_sound(flow: Dataflow, value: int) -> bool:
-    """Generated inputs: whether the first operators make one sound: a Fourier transform, or a product that does the
-    same by weights that are waves."""
+    """Generated inputs: whether one is sound: a Fourier transform reads it first, or a product that is one."""
     for op, _ in _first_readers(flow, value):
         if has(op.role, "transforms"):
             return _are_waves(flow, op) if has(op.role, "products") else True

@@ -134,8 +134,7 @@ def paint_scene(numbers: RandomNumbers, height: int, width: int) -> Array:
 
 
 def paint_page(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture [height, width] of 0 to 1: dark lines of text on white, and ruled lines; only one line of
-    text where no more have room."""
+    """A generated picture [height, width] of 0 to 1: dark text on white with ruled lines; one line if no more fit."""
     if height < ROOM:
         return paint_line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
@@ -161,8 +160,7 @@ def _write_letters(numbers: RandomNumbers, row: Array, scale: int) -> None:
 
 
 def _glyph_ink(chosen: int, height: int, width: int) -> Array:
-    """Of a generated picture: where letter number ``chosen`` of `GLYPHS` has ink, bool [height, width]: its 7 rows and
-    5 columns enlarged."""
+    """Of a generated picture: where letter number ``chosen`` of `GLYPHS` has ink at a size, bool [height, width]."""
     bits = list(GLYPHS.values())[chosen]
     small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
     drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
@@ -170,8 +168,7 @@ def _glyph_ink(chosen: int, height: int, width: int) -> Array:
 
 
 def paint_line(numbers: RandomNumbers, height: int, width: int) -> Array:
-    """A generated picture [height, width] of 0 to 1: one line of text over most of its height: narrow letters of
-    several widths, soft as a scan."""
+    """A generated picture [height, width] of 0 to 1: one line of text over most of the height, blurred as by a scan."""
     found = np.full((height, width), PAPER, np.float32)
     share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
     tall = height * (6 + share) // 10

@@ -45,8 +45,7 @@ class Reading:
         return self.last < 1 << 62
 
     def narrow(self, first: float, last: float, table: str) -> None:
-        """Narrows the range of a generated input to what a reader admits, in whole numbers, the last one not below 0;
-        ``table``: what ``last`` comes from."""
+        """Narrows the range of a generated input to what ``table`` admits, in whole numbers; ``last`` is 0 at least."""
         if math.ceil(first) > self.first:
             self.first = math.ceil(first)
         if math.floor(last) < self.last:
@@ -137,8 +136,7 @@ class InputReader:
             found.narrow(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
-        """Generated inputs: how many rows the table of an indexing operator has, the fewest of the axes that a tuple
-        indexes; 0 when nothing says it."""
+        """Generated inputs: how many rows an indexing operator's table has, least of a tuple's axes; 0 for unknown."""
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1

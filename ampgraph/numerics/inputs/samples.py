@@ -21,7 +21,7 @@ from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.data import arrays_by_input, load_npz, unreadable_error
+from ...runtime.data import arrays_by_input, load_npz, refuse_missing, unreadable_error
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .painted import EDGE
@@ -125,8 +125,7 @@ class Samples:
         return resized(learnt)[0]
 
     def first(self, number: int) -> Samples:
-        """The first ``number`` samples, or all if there are fewer. To be asked after `fit_to`, which may make all
-        samples anew."""
+        """The first ``number`` samples, or all if there are fewer. To be asked after `fit_to`, which forgets it."""
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
     def within(self, number: int, seconds: float) -> Samples:
@@ -304,10 +303,7 @@ class Inputs:
         float32 array for a float16 or bfloat16 input is rounded: files cannot name the latter.
         """
         ports = {name: port for name, port in self.ports.items() if name in arrays or name not in self.optional}
-        if missing := self.missing(arrays):
-            held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
-            hint = f"it holds {held}; the model takes {', '.join(ports)}"
-            raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
+        refuse_missing(ports, arrays, "the model", where)
         feeds = {name: _to_feed(port, arrays[name], where) for name, port in ports.items()}
         try:
             feeds = check_feeds(ports, feeds, set())
@@ -416,8 +412,7 @@ def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int 
 
 
 def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
-    """Samples of an iterable, ``count`` or for None at most `MOST`, read once and copied: a second pass may differ, and
-    a buffer may be filled again."""
+    """Samples of an iterable, the first ``count`` (None: `MOST`), copied: another pass may give others, or none."""
     try:
         source = iter(data)
         size = len(data) if isinstance(data, Sized) else 0
@@ -562,9 +557,8 @@ def _numbers_beside(size: int, numbers: list[int]) -> list[int]:
 
 
 def _smaller_in_ratio(size: int, numbers: list[int]) -> list[int]:
-    """Sizes of generated samples: those that are to ``size`` as a number of a message is to a larger one: something
-    computed from ``size``, half of it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only
-    smaller ones."""
+    """Sizes of generated samples: whole ones that are to ``size`` as a number of a message is to a larger one: what is
+    computed from ``size``, half of it say, had ``got`` elements where ``wanted`` were to be."""
     pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 

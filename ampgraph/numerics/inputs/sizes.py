@@ -95,8 +95,7 @@ class Sizes:
         return sorted(places, key=lambda place: place[1] == 0)
 
     def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
-        """The size of a generated input at one place, whose dimension is ``dim``: what was learnt of it, else by its
-        name, else by where it stands."""
+        """The size at one place of an input, of dimension ``dim``: learnt, else by its name, else by the place."""
         if (port.name, axis) in self.learnt:
             return self.learnt[port.name, axis]
         unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
@@ -134,8 +133,7 @@ class Sizes:
         return SEQUENCE if number is None else max(number, 1)
 
     def _guess(self, name: str, port: GraphInput, axis: int) -> int:
-        """A size by the name of a dimension ("" for none), and by the input and the axis where it stands; the first
-        rule that fits says it."""
+        """A size by the name of a dimension ("" for none), the input and the axis, by the first rule that fits."""
         word, rank = name.lower(), len(port.shape)
         if name and self._is_past(name):
             return PAST
@@ -229,8 +227,7 @@ def _stored_integers(flow: Dataflow, value: int) -> list[int] | None:
 
 
 def is_channels_last(flow: Dataflow, value: int) -> bool:
-    """Generated inputs: whether an operator transposes one, the value ``value``, from [batch, height, width, channels]
-    to channels first at once."""
+    """Generated inputs: whether one is turned from [batch, height, width, channels] to channels first at once."""
     return any(flow.integers(op, "perm") == CHANNELS_FIRST for op in flow.readers(value) if has(op.role, "permutes"))
 
 

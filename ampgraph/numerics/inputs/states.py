@@ -55,8 +55,7 @@ def find_pairs(
 
 
 def pairs_by_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
-    """Samples with a cache: the pairs that names tell, of fitting types and shapes; of states that no name pairs, those
-    that order and shapes tell."""
+    """Samples with a cache: the pairs that names tell, of fitting types and shapes, and those that order tells."""
     known: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
         known.setdefault(_own_words(name), []).append(name)
@@ -84,8 +83,7 @@ def _pairs_by_order(
 
 
 def _spaced(name: str) -> str:
-    """The name of a cache or state in lower case with its words separated, ``past_key_values`` as one word, ``past``,
-    and ``hn`` as ``h_next``."""
+    """The name of a cache or state in lower case, its words apart: ``hn`` as h_next, past_key_values as past."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 
@@ -104,8 +102,7 @@ def _are_paired_names(past: str, present: str) -> bool:
 
 
 def _may_feed_back(past: Port, present: Port) -> bool:
-    """Samples with a cache: whether an output may be fed back as an input: of its type (floats may differ) and rank,
-    and at most one fixed size differs."""
+    """Samples with a cache: whether an output has an input's rank and type (any float), and all sizes but one."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
         return False

@@ -357,16 +357,14 @@ class Agreement(Spread):
 
     @property
     def by_part(self) -> list[tuple[OutputPart, list[float]]]:
-        """The parts of an output that is judged as numbers, with the relative L2 of each sample, 0 where it
-        was not compared."""
+        """The parts of an output that is judged as numbers, each with its relative L2 in each sample (0: not there)."""
         if not (self.counts and self.judged and all(judged.sort == "numbers" for judged in self.judged)):
             return []
         return [(p, [part_error(p, one) for one in self.parts]) for p in parts_of([one.slices for one in self.parts])]
 
     @property
     def scale(self) -> float:
-        """The output's scale by the metric: the median of ``size`` over the samples that have something to compare; 0.0
-        where none has."""
+        """The output's scale by the metric: the median ``size`` of samples that can be compared; 0.0 without any."""
         both = zip(self.judged, self.parts, strict=False)
         told = self.informative([judged.size if part.compared else math.inf for judged, part in both])
         sizes = [size for size in told if math.isfinite(size)]
@@ -425,8 +423,7 @@ class Agreement(Spread):
 
 
 def deciding_part(output: Agreement) -> tuple[str, list[float]] | None:
-    """The part by which an output is held against the tolerance: its name, and its error in each sample; None where the
-    whole decides."""
+    """The part by which an output is held against the tolerance: name, errors by sample; None if the whole decides."""
     part, errors = max(output.by_part, key=lambda found: quantile(found[1], QUANTILE), default=(None, [0.0]))
     if part is None or quantile(errors, QUANTILE) / PART < output.held.decisive:
         return None

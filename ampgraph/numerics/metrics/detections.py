@@ -28,8 +28,7 @@ class Pairing:
         return 2 * len(self.pairs), sum(self.rows)
 
     def align(self, reference: Array, result: Array) -> tuple[Array, Array]:
-        """The rows of reference and result with partners beside each other; zeros stand beside a row without
-        partner."""
+        """The rows of reference and result with partners beside each other, zeros beside a row without partner."""
         ours, theirs = (list(rows) for rows in zip(*self.pairs, strict=True)) if self.pairs else ([], [])
         lost, new = (np.setdiff1d(np.arange(n), used) for n, used in zip(self.rows, (ours, theirs), strict=True))
         want = np.concatenate(

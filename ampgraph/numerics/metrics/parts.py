@@ -38,8 +38,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class OutputPart:
-    """Slices of one scale along an axis of an output: their indices (``places``, sorted), and that scale, a root mean
-    square over the samples."""
+    """Slices of an output along an axis, by index (``places``, sorted), of one scale: a root mean square."""
 
     axis: int
     places: Array

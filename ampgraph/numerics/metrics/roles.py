@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.walk import upstream
 from ...oplists.traits import has
@@ -12,16 +10,16 @@ NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log prob
 
 
 def roles_of(flow: Dataflow) -> dict[str, str]:
-    """What each output of a model holds, by its name: ``probabilities`` and ``log probabilities`` that a softmax or
-    sigmoid makes and moves alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top
-    k), else ``numbers``."""
+    """What each output holds, by name: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and
+    moves alone follow, ``rows`` that depend on which were selected (suppression, top k), else ``numbers``."""
     names = {value: flow.values[value].name for value in flow.scopes[0].outputs}
     return {name: _role(flow, value) for value, name in names.items()}
 
 
 def _role(flow: Dataflow, value: int) -> str:
     """What an output holds, as `roles_of` says it, by the operators that its value comes from."""
-    if any(_picks_rows(flow, op) for op in _operators_before(flow, value)):
+    before = upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)  # back to the products
+    if any(_picks_rows(flow, op) for op in before):
         return ROWS
     maker = _computing_operator(flow, value)
     if maker is None:
@@ -45,11 +43,6 @@ def _computing_operator(flow: Dataflow, value: int) -> Op | None:
             return op
         op = flow.writer(value)
     return None
-
-
-def _operators_before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """For what an output holds: the operators that a value comes from, back to the products, these included."""
-    return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 
 def _picks_rows(flow: Dataflow, op: Op) -> bool:

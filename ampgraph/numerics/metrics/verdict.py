@@ -103,8 +103,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """What is held against a tolerance: the largest of an output; infinite where a value is not finite that should
-        be."""
+        """What is held against a tolerance: the largest error of an output; infinite where one is not finite."""
         if any(output.nonfinite_mismatches for output in self._must_be_finite):
             return math.inf
         return max((output.held.decisive for output in self._judged), default=0.0)
@@ -114,8 +113,7 @@ class Compared:
         return all_within(self.outputs, self.overall, tolerance)
 
     def error_of(self, expected: Outputs, result: Outputs) -> float:
-        """The largest error of another run on one of the samples, against the scales over all that were added; it is
-        not added itself."""
+        """The largest error of another run on one of the samples, against the scales of all; it is not added itself."""
         parts = {name: compare_outputs(value, result[name]) for name, value in expected.items()}
         if any(parts[output.name].nonfinite_mismatches for output in self._must_be_finite):
             return math.inf

@@ -34,7 +34,7 @@ def measured_ranges(
 
     Integer tensors are no ranges. Values in functions are told apart by call. Of values in the bodies of If, Loop and
     Scan the extremes are recorded alone; what could not be measured is counted in ``notes``. ``limit``: bytes of values
-    that are held at once; ``enough``: whether to run no more samples. Raises AmpError AMP501 to AMP505.
+    that are held at once; ``enough``: whether to stop after a sample. Raises AmpError AMP501 to AMP505.
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
@@ -55,7 +55,7 @@ def measured_ranges(
             break
     order = {value_key(flow, value.id): None for value in _values_to_measure(flow)}
     ranges.values = {key: ranges.values[key] for key in order if key in ranges.values}
-    never = len(order) - len({key for row in runner.keys.values() for key in row})
+    never = len(order) - len({key for keys in runner.keys.values() for key in keys})
     odd = [key for key, found in ranges.values.items() if found.nonfinite]  # infinities may be masks: said, not judged
     ranges.notes = samples.notes
     if never:
@@ -70,7 +70,9 @@ def measured_ranges(
 
 class _RangeRunner:
     """One model opened to measure its values. Low values are computed as rounded float32, as few CPU kernels are low.
-    ``keys``: by name, how ranges name a value."""
+
+    ``keys``: by name in ``flat``, which is changed, the keys in `Ranges` of the values of ``flow`` that it stands for;
+    ``rows``: the names of rows of bodies (`expose_bodies`), with the key of each."""
 
     def __init__(self, flat: OnnxGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int) -> None:
         self._low = {v.name for v in (flow.values[i] for i in flow.scopes[0].inputs) if v.dtype in LOW}
@@ -85,7 +87,7 @@ class _RangeRunner:
     def run(
         self, feeds: Mapping[str, Result], progress: Callable[[int, int], None] | None
     ) -> Iterator[tuple[str, Result]]:
-        """(name, array) of everything that is measured."""
+        """Measured ranges: (name, array) of every input, value and row that is measured, in one run on ``feeds``."""
         fed = {n: v.astype(np.float32) if n in self._low else v for n, v in feeds.items()}
         yield from ((name, fed[name]) for name in fed if name in self._inputs)
         yield from self._model.run(fed, progress)
@@ -95,16 +97,17 @@ class _RangeRunner:
 
 
 def _values_to_measure(flow: Dataflow) -> list[Value]:
-    """Measured ranges: the float32 tensors that are computed or fed; a weight by another name is a weight."""
+    """Measured ranges: the float32 tensors that are computed or fed. What only ever has a weight passed to it, as an
+    input of a function or body, is a weight by another name."""
     computed = {target for source, target in flow.passed if source != NONE and not flow.values[source].weight}
-    given = {target for source, target in flow.passed if source != NONE} - computed
+    weights = {target for source, target in flow.passed if source != NONE} - computed
     found = [v for v in flow.values if v.dtype == FLOAT32 and not v.container and not v.weight and v.unit != NONE]
-    return [v for v in found if v.id not in given]
+    return [v for v in found if v.id not in weights]
 
 
 def _keys_by_name(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
-    """Measured ranges: name in the model with its functions inlined -> the keys of the values that it stands for;
-    values in bodies are left out."""
+    """Measured ranges: name in ``flat``, the model with its functions inlined -> the keys of the values of the model
+    that it stands for, several where functions pass a value on; values in bodies are left out."""
     inside, wanted = _bodies(flow), _values_to_measure(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
@@ -113,7 +116,7 @@ def _keys_by_name(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
     good = {v.id for v in wanted if v.scope not in inside}
     names: dict[str, list[str]] = {}
     for value, name in pairs.items():
-        same = sorted(v for v in crossings.copies(value) | crossings.origins(value) if v in good)
+        same = sorted((crossings.copies(value) | crossings.origins(value)) & good)
         if same:
             names[name] = sorted({*names.get(name, []), *(value_key(flow, v) for v in same)})
     return names
@@ -129,7 +132,8 @@ def _bodies(flow: Dataflow) -> set[int]:
 
 
 def _names_once_inlined(flow: Dataflow, other: Dataflow, bodies: set[int]) -> dict[int, str]:
-    """Measured ranges: value -> its name once functions are inlined: operators in the same order, without calls."""
+    """Measured ranges: value -> its name in ``other``, the model with functions inlined, by its operators in the same
+    order, calls and ``bodies`` left out. Where these differ in kind: values of the main graph by their own names."""
     pairs = {v: flow.values[v].name for v in flow.scopes[0].inputs}
     calls = {scope.op for scope in flow.scopes if scope.kind == "function"}
     mine = [op for op in flow.ops if op.id not in calls and op.scope not in bodies]
@@ -153,7 +157,8 @@ ROWS = "ampgraph_rows"
 
 
 def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
-    """Adds the rows to a model without functions, in place: name of the rows in the main graph -> `value_key`."""
+    """Measured ranges: adds outputs to bodies of a model without functions, in place, that give rows of extremes to the
+    main graph: name there -> `value_key` of the value that the rows are about. {} before opset 10."""
     flow = graph.dataflow()
     if flow.opset < OLDEST or len(flow.scopes) == 1:
         return {}
@@ -162,7 +167,8 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
 
 
 def range_of_rows(rows: Array) -> Range:
-    """The measured range that the rows of a body tell; how magnitudes are spread they do not."""
+    """The measured range that the rows of a value in a body tell, [runs, 4]: least, largest, elements, not finite ones;
+    how magnitudes are spread they do not."""
     found = Range()
     for low, high, elements, nonfinite in np.asarray(rows, np.float64).reshape(-1, 4):
         any_finite = elements > nonfinite
@@ -190,7 +196,7 @@ class _BodyRows:
             self._bodies.setdefault(scope.op, []).append(scope)
 
     def _add(self, body: Scope, kind: str, dtype: str, *inputs: Value, **attributes: Attribute) -> Value:
-        """Measured ranges: adds an operator to a body, and gives its one result."""
+        """Measured ranges: adds an operator to a body; its one result, of type ``dtype``."""
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
@@ -200,12 +206,13 @@ class _BodyRows:
     # -- from the inside outwards -------------------------------------------------------------------------------------
 
     def lift_rows(self, graph: Scope, path: str) -> list[tuple[Value, str]]:
-        """Measured ranges: (rows, key) of everything in the bodies below a graph."""
+        """Measured ranges: (rows, key) of every value in the bodies below ``graph``, the rows as a value of that graph.
+        ``path``: what the keys of the graph's own values begin with, "" for the main graph."""
         found: list[tuple[Value, str]] = []
         for op in self._ops.get(graph.id, ()):
             bodies = self._bodies.get(op.id, []) if has(op.kind, "control_flow") else []
-            made = next((name for i in op.outputs if (name := self._flow.values[i].name)), op.name)
-            # of all bodies before any is given outputs
+            made = next(filter(None, (self._flow.values[i].name for i in op.outputs)), op.name)
+            # the rows of all bodies are made before one of these gets outputs
             rows = [
                 self._body_rows(body, f"{path}{escaped(made)}.{body.path.rpartition('.')[2]} > ") for body in bodies
             ]
@@ -215,7 +222,7 @@ class _BodyRows:
         return found
 
     def _body_rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
-        """Measured ranges: the rows of a body's own values, and of those in bodies below."""
+        """Measured ranges: (row, key) of a body's own values and of those in bodies below, as values of the body."""
         made = [i for op in self._ops.get(body.id, ()) for i in op.outputs]
         held = [self._flow.values[i] for i in (*body.inputs, *made)]
         own = [v for v in held if v.dtype == FLOAT32 and not v.container and v.name]  # what is left out has no name
@@ -223,8 +230,8 @@ class _BodyRows:
         return [*((self._value_row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
     def _give_out_rows(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
-        """Measured ranges: a further output of an operator, with the rows that its body has; the other branch of an If
-        gives out a tensor of no rows."""
+        """Measured ranges: a further output of the operator ``op`` that gives the ``rows`` of its ``body``, one under
+        another where it runs often; its ``others``, the other branch of an If, give out a tensor of no rows."""
         if has(op.kind, "loops"):
             rows = self._add(body, "Reshape", DOUBLE, self._merge_rows(body, rows), self._constant(body, np.array([4])))
         empty = [self._constant(other, np.zeros((0, 4))) for other in others]
@@ -250,7 +257,7 @@ class _BodyRows:
         return self._join_row(body, numbers)
 
     def _to_float64(self, body: Scope, value: Value) -> Value:
-        """A value in float64, in which ranges travel out of a body, by a Cast that is added."""
+        """Measured ranges: a value in float64, in which rows leave a body, by a Cast that is added."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _merge_rows(self, body: Scope, rows: Value) -> Value:

@@ -25,7 +25,8 @@ GROWTH = 1.5  # a sample this much larger than the one that was planned for is p
 
 @dataclass
 class _Segment:
-    """Some nodes in a row: ``reads`` of them are made before, ``makes`` are seen or read later."""
+    """Some nodes in a row, and their session: the values that they read from before, those that they make to be seen or
+    read later, and the names of values that nothing needs after it (``frees``)."""
 
     ops: list[Op]
     reads: list[Value]
@@ -35,7 +36,8 @@ class _Segment:
 
 
 class SegmentedModel:
-    """A model without functions, sorted, opened for runs that show the values in ``seen``, by name; it is taken over.
+    """A model without functions, sorted, opened for runs that show the values in ``seen``, by name; ``graph`` is edited
+    here, and must not be used elsewhere.
 
     ``limit``: bytes of values that one segment exposes. Raises AmpError AMP501, AMP505 (device), AMP502, AMP504.
     """
@@ -58,7 +60,8 @@ class SegmentedModel:
         return len(self._segments)
 
     def run(self, feeds: Feeds, progress: Callable[[int, int], None] | None = None) -> Iterator[tuple[str, Result]]:
-        """(name, array) of everything seen, in the order of the file. ``progress(done, of)`` counts segments."""
+        """One run: (name, array) of every value to be seen, in the order of the file. ``progress(done, of)`` counts
+        segments, which are planned anew where the feeds are `GROWTH` times as large as those planned for."""
         size = sum(_count_numbers(value) for value in feeds.values()) + 1
         if not self._segments or size > GROWTH * self._planned:
             self._segments, self._planned = [], size
@@ -86,7 +89,7 @@ class SegmentedModel:
     # -- where to cut -------------------------------------------------------------------------------------------------
 
     def _measure_sizes(self, feeds: Feeds) -> dict[int, int]:
-        """Elements of each seen value: one run that gives the sizes alone, so that each value is freed at once."""
+        """Elements of each value to be seen, by id: one run that gives the sizes alone, so that values are freed."""
         seen = [value for made in self._makes for value in made if value.name in self._seen]
         if not seen:
             return {}
@@ -99,11 +102,12 @@ class SegmentedModel:
         return {value.id: int(size) for value, size in zip(seen, found, strict=True)}
 
     def _plan_segments(self, sizes: Mapping[int, int], fed: set[str]) -> list[_Segment]:
-        """Consecutive segments within the limit, cut only where everything alive is a tensor that numpy holds."""
-        exposes = [4 * sum(sizes.get(value.id, 0) for value in made) for made in self._makes] + [0]
-        last = {value.id: index for index, reads in enumerate(self._reads) for value in reads}
-        dying: dict[int, list[int]] = {}
-        bad: set[int] = set()  # alive values that cannot cross
+        """Consecutive segments within the limit, cut only where everything alive is a tensor that numpy holds.
+        ``sizes``: elements of seen values by id; ``fed``: names of what is fed."""
+        exposes = [4 * sum(sizes.get(value.id, 0) for value in made) for made in self._makes] + [0]  # bytes
+        last = {value.id: index for index, reads in enumerate(self._reads) for value in reads}  # reader of each value
+        dying: dict[int, list[int]] = {}  # by last reader, values that cannot cross
+        bad: set[int] = set()  # those of them that are alive
         ends: list[int] = []
         exposed = 0
         for index, made in enumerate(self._makes):
@@ -150,7 +154,7 @@ class SegmentedModel:
         return open_session(part, options, self._providers)
 
     def _run_session(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
-        """Runs one segment; AMP504 where the runtime stops."""
+        """Runs one segment's session; the values ``wanted``. Raises AmpError AMP504 where the runtime stops."""
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found
@@ -159,7 +163,7 @@ class SegmentedModel:
 
 
 def _count_numbers(value: Any) -> int:
-    """How many numbers a segment is fed, in a sequence too."""
+    """How many numbers a value that a segmented run is fed has, all together in a sequence."""
     return sum(map(_count_numbers, value)) if isinstance(value, list) else int(np.size(value))
 
 
@@ -169,5 +173,5 @@ def _copy_to_feed(value: Any) -> Any:
 
 
 def _may_cross(value: Value) -> bool:
-    """Whether a value may go from one segment's session to the next: a tensor of a type that numpy holds."""
+    """Whether a value may go from one segment's session to the next, as an array: a tensor of a type numpy holds."""
     return not value.container and value.dtype not in ("", "bfloat16")

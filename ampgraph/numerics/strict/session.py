@@ -66,9 +66,8 @@ class StrictSession:
     """
 
     def __init__(self, model: Model | Graph, *, threads: int = 0, target: str = "") -> None:
-        """``model``: what `convert` takes, or a Graph; ``target`` as in `make_strict`.
-
-        Raises AmpError AMP1xx, AMP501, AMP502."""
+        """``model``: what `convert` takes, or a Graph, not changed; ``threads``: 0 for the runtime's own choice;
+        ``target`` as in `make_strict`. Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
@@ -107,7 +106,7 @@ class StrictSession:
         return {name: _to_low(result, self._low_type(name)) for name, result in zip(wanted, results, strict=True)}
 
     def _low_type(self, name: str) -> str:
-        """The low type of an input or output of a strict run, or of what it contains."""
+        """The low type of an input or output of a strict run, or of what it contains; "" for another type."""
         dtype = self._types[name][1]
         return dtype if dtype in LOW else ""
 
@@ -118,7 +117,8 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
 
 
 def _checked_port(port: Port) -> Port:
-    """A port of a strict run as feeds are checked against it: a tensor of numpy's numbers; others are the runtime's."""
+    """A port of a strict run as feeds are checked against it; one of a type that numpy lacks, such as float8, has dtype
+    "" and is not checked: the runtime does that."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
@@ -138,14 +138,15 @@ def _to_feed(value: Any, low: str) -> Any:
 
 
 def _to_ort_value(array: Array) -> Any:
-    """A strict run's feed of float8 and the like as the runtime takes it: bytes with the number of the type."""
+    """A strict run's feed of float8 and the like as the runtime's OrtValue: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _to_low(value: Any, low: str) -> Any:
-    """A strict run's result rounded to the low type that the output has in the file; lists element by element."""
+    """A strict run's result rounded to the ``low`` type that the output has in the file, "" for no such; lists element
+    by element, None as it is."""
     if not low or value is None:
         return value
     if isinstance(value, list):
@@ -163,7 +164,7 @@ class SwitchedSession:
     """A strict run of a model in which each low node can compute in float32 instead, chosen run by run.
 
     Attributes:
-        units: the nodes that can be switched, in the order of the file.
+        units: the nodes that can be switched, in the order of the file; a unit's number is its place here.
         types: of its inputs, by name, as the low model declares them.
     """
 
@@ -185,7 +186,7 @@ class SwitchedSession:
         self._session = open_session(content, options)
 
     def run(self, feeds: Mapping[str, Result], low: Collection[int]) -> dict[str, Result]:
-        """The outputs of a strict run where only some units are low. Raises AmpError AMP504."""
+        """The outputs of a strict run where only the units ``low``, by number, are low. Raises AmpError AMP504."""
         switches = np.zeros(len(self.units), bool)
         switches[list(low)] = True
         fed = {n: np.asarray(v).astype(np.float32) if self.types.get(n) in LOW else v for n, v in feeds.items()}
@@ -205,8 +206,8 @@ LOW_BYTES = 2  # of an element
 
 
 def make_strict(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
-    """Makes a model without functions strict, in place: every low value really rounded; unless the boundary is kept, it
-    becomes float32 as well.
+    """Makes a model without functions strict, in place: every low value really rounded; unless ``keep_interface``,
+    inputs and outputs become float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
     flow, kernels = graph.dataflow(), low_accumulators(graph, target)
@@ -218,11 +219,8 @@ def make_strict(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> 
         if value.weight and value.producer == NONE and _is_low(value):
             weights[value.scope].append(value)
     given_out = {i for scope in flow.scopes for i in scope.outputs}
-    sums = (
-        {}
-        if kernels is None
-        else {op.id: found for op in flow.ops if (found := _low_sums(flow, op, kernels)) is not None}
-    )
+    found = {} if kernels is None else {op.id: _low_sums(flow, op, kernels) for op in flow.ops}
+    sums = {op: each for op, each in found.items() if each is not None}
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
             kept = {*scope.inputs, *scope.outputs} if keep_interface and scope.id == 0 else set()
@@ -237,8 +235,8 @@ def make_strict(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> 
 
 
 def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
-    """Strict run: the kernels of a target of which some add up in a low type; None where all do in float32, or none
-    is known. ``target``: empty for the one that the file was made for, where it says so."""
+    """Strict run: the kernel table of a target of which some add up in a low type; None where all do in float32, or the
+    target is not known. ``target``: empty for the one that the file was made for, where it says so."""
     said = target_in(graph.metadata()) if isinstance(graph, DescribedGraph) and not target else target
     found = load_kernels(said) if said in TARGETS["ONNX"] else None
     return found if found is not None and (found.accumulates in LOW or found.low_inside) else None
@@ -248,7 +246,7 @@ SPREADS = 7  # the opset from which on operands are spread, as a mean by its cou
 
 
 def _low_sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
-    """Strict run, how an operator's own kernel adds up, where that is in a low type: each sum rounded."""
+    """Strict run: how an operator's own kernel adds up in a low type, rounding each sum; None where it does not."""
     inside = op.kind in kernels.low_inside and flow.opset >= SPREADS
     low = "float16" if inside else kernels.accumulates
     made = {flow.values[i].dtype for i in op.outputs if i != NONE}
@@ -260,7 +258,8 @@ def _low_sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
 
 
 def _folded_conv(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
-    """Strict run: the Conv into which a kernel takes a norm behind it: all else is stored, read there alone."""
+    """Strict run: the sums of the Conv that a kernel makes one with the norm ``op`` behind it; None where it does not:
+    the norm must be the Conv's only reader, and all their other operands stored."""
     conv = flow.writer(op.inputs[0])
     if conv is None or conv.kind != "Conv" or len(flow.uses[op.inputs[0]]) != 1:
         return None
@@ -274,14 +273,14 @@ def _is_low(value: Value) -> bool:
 
 
 class _StrictWriter:
-    """One graph of a model as it is made strict. ``kept``: its inputs and outputs that stay as they are; ``sums``: by
-    operator, how its kernel adds up where that is in a low type."""
+    """Writes one graph of a model so that it is strict. ``kept``: its inputs and outputs that keep their types, by id;
+    ``sums``: by operator, how its kernel adds up where that is in a low type."""
 
     def __init__(self, flow: Dataflow, edit: OnnxStrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
-        """Strict run: makes a graph's low inputs float32, with defaults; one that keeps its type is read by a Cast."""
+        """Strict run: makes a graph's low inputs float32, defaults too; one that keeps its type is read by a Cast."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
@@ -289,8 +288,8 @@ class _StrictWriter:
                 self._edit.read_float32(value)
 
     def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
-        """Strict run: has a low stored tensor read as float32, or stored so; ``outside``: in a file; ``given_out``: a
-        graph gives it out as it is."""
+        """Strict run: has a low stored tensor stored as float32, or read so by a Cast if it is large or ``outside``, in
+        a data file; one that a graph gives out (``given_out``) is always stored so, unless it is kept."""
         large = outside or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
         if value.id in self._kept or (large and not given_out):
             self._edit.read_float32(value)

@@ -77,14 +77,11 @@ class FaultSearch:
         if mended is not None and mended.repair is not None:
             return []
         if notes and mended is not None:
-            self._withdraw()
+            if self.first_nonfinite is not None:
+                self.first_nonfinite = replace(self.first_nonfinite, patterns=())
+            self.also_nonfinite = ()
+            self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
         return notes
-
-    def _withdraw(self) -> None:
-        """Withdraws the patterns of nodes to blame, which are advice, and the further nodes that are not finite."""
-        self.first_nonfinite = None if self.first_nonfinite is None else replace(self.first_nonfinite, patterns=())
-        self.also_nonfinite = ()
-        self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         """Finds the nodes to blame, and what else the attributes say; what stops it becomes a note."""
@@ -116,9 +113,8 @@ class FaultSearch:
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, tracer: Tracer, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
-        """Runs one sample with every value in view, and notes each node's error; if ``named``, also the nodes to blame:
-        where values stop being finite, whose roundings make the error. ``run``: the feeds of either side, and the
-        reference's outputs."""
+        """Runs one sample with every value in view, notes each node's error and, if ``named``, the nodes to blame.
+        ``run``: the feeds of either side, and the reference's outputs."""
         ours, theirs, expected = run
         trace = tracer.run(ours, theirs, progress)
         inquest = Inquest(trace)
@@ -170,9 +166,8 @@ class FaultSearch:
         return bool(found.causes)
 
     def _find_nonfinite(self, inquest: Inquest, ours: Feeds, theirs: Feeds) -> Suspect | None:
-        """The first node where values stop being finite, None for none; where that is an If, the node inside the branch
-        that runs, or the If and a note where it cannot be looked at. ``ours``, ``theirs``: feeds of reference and
-        model."""
+        """The first node where values stop being finite; of an If the node inside the branch that runs, or the If and a
+        note where it cannot be looked at. None for none. ``ours``, ``theirs``: feeds of reference and model."""
         place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None
@@ -193,14 +188,12 @@ class FaultSearch:
 
 @dataclass(frozen=True)
 class _UnitNames:
-    """What names the nodes that a run can switch: those of the main graph as a trace knows them, others by their name
-    in the reference."""
+    """Names the nodes that a run can switch: those of the main graph by a trace, others by the reference."""
 
     inquest: Inquest
 
     def patterns(self, unit: Switched) -> list[str]:
-        """Patterns for a node to blame and the nodes that move data to it, by their traces, or by `_reference_patterns`
-        where no trace knows them."""
+        """Patterns for a node to blame and those that move data to it, of the trace, else of the reference."""
         outer = [self._traced_index(each) for each in (unit, *unit.moves)]
         named = [pattern for i in outer if i is not None for pattern in self.inquest.patterns(i)]
         return named or self._reference_patterns(unit)

@@ -36,7 +36,8 @@ class TracedValue:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node, what it reads and makes, why it is named, and what to try as ``fp32``, the first pattern naming itself.
+    """A node to blame, what it reads and makes, why it is named, and ``patterns`` to try as ``fp32``, the first naming
+    itself. An input's ``operator`` is "input".
 
     ``inside``: the function calls and If nodes around it, from the outside in; ``hints`` are other ways."""
 
@@ -62,7 +63,8 @@ class Suspect:
 
 
 class Inquest:
-    """Finds nodes to blame in one trace. ``inside``: the branch of an If that the trace is of."""
+    """Finds nodes to blame in one trace; a node is its index in ``tracer.sites``. ``inside``: the branch of an If that
+    the trace is of, "" for the main graph; ``maker``, ``readers``: nodes by value."""
 
     def __init__(self, trace: Trace, inside: str = "") -> None:
         self.trace, self.tracer, self.inside = trace, trace.tracer, inside
@@ -76,12 +78,10 @@ class Inquest:
     # -- infinities and NaN -------------------------------------------------------------------------------------------
 
     def nonfinite_sites(self) -> Iterator[int]:
-        """The nodes, in file order, that make something infinite or NaN of finite inputs where the reference stays
-        finite."""
+        """The nodes, in file order, that make infinities or NaN of finite inputs where the reference is finite."""
+        odd = self.trace.mismatches
         for i, site in enumerate(self.tracer.sites):
-            if any(self.trace.mismatches(out) for out in site.outputs) and not any(
-                self.trace.mismatches(name) for name in site.inputs
-            ):
+            if any(map(odd, site.outputs)) and not any(map(odd, site.inputs)):
                 yield self._first_nonfinite(i)
 
     def nonfinite_input(self) -> Suspect | None:
@@ -98,7 +98,8 @@ class Inquest:
         return None
 
     def nonfinite_at(self, i: int) -> Suspect:
-        """The finding on a node to blame, at which values stop being finite."""
+        """The finding on a node to blame, at which values stop being finite: a stored weight that is not finite, a
+        result beyond the low type, an operand that has become zero, or roundings, whichever shows first."""
         site, limit = self.tracer.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
@@ -108,14 +109,14 @@ class Inquest:
         if reached > limit:
             ends = (HUGE, float("inf")) if reached >= HUGE else (limit, HUGE)  # masks, or numbers
             near = {n for n in self.trace.values if ends[0] < self.trace.reach(n) <= ends[1]}
-            carries = [not near.isdisjoint((*each.inputs, *each.outputs)) for each in self.tracer.sites]
-            nodes = sorted((j for j, so in enumerate(carries) if so and self._is_low(j)), key=lambda j: j != i)
+            carry = [j for j, s in enumerate(self.tracer.sites) if not near.isdisjoint((*s.inputs, *s.outputs))]
+            nodes = sorted((j for j in carry if self._is_low(j)), key=lambda j: j != i)  # this one first
             why = f"its result reaches {reached:.4g} in the reference; {self.low_type} ends at {limit:,.0f}"
             lowest = min((self.trace.lowest(out) for out in site.outputs), default=0.0)
             if lowest < MASK:
                 hints = ("write the mask as -inf, or as half of the low type's minimum", *hints)
             return self.suspect(i, why, nodes, hints)
-        gone = [name for name in site.inputs if (seen := self.trace.values.get(name)) and seen.vanished]
+        gone = self.trace.vanished(site.inputs)
         if gone:
             count, size = self.trace.values[gone[0]].vanished, low_type(self.low_type).smallest_subnormal
             why = f"'{gone[0]}' has become zero in {count:,} places: {self.low_type} ends at {size:.1g}"
@@ -124,7 +125,7 @@ class Inquest:
         return self.suspect(i, "its inputs are finite, and off by their rounding", [i, *self._nearest_low(i)], hints)
 
     def _first_nonfinite(self, i: int) -> int:
-        """The node, back through values that the reference has not, at which the first of them stops being finite."""
+        """Node ``i``, or the one before it at which values that the reference does not have stop being finite."""
         for name in self.tracer.sites[i].inputs:
             seen, j = self.trace.values.get(name), self.maker.get(name)
             odd = seen is not None and seen.reference is None and (seen.range.infinite or seen.range.nan)
@@ -141,25 +142,24 @@ class Inquest:
         return ""
 
     def _makers_of_zeros(self, names: list[str]) -> list[int]:
-        """The traced nodes that made some values zero, back to the first that did."""
+        """The traced nodes that made the values ``names`` zero, back to the first that did."""
 
         def makers(read: Iterable[str]) -> list[int]:
-            gone = (name for name in read if (seen := self.trace.values.get(name)) is not None and seen.vanished)
-            return [self.maker[name] for name in gone if name in self.maker]
+            return [self.maker[name] for name in self.trace.vanished(read) if name in self.maker]
 
         return list(reachable(makers(names), lambda i: makers(self.tracer.sites[i].inputs)))
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
     def growth(self, count: int, least: float = FLOOR) -> list[Suspect]:
-        """The nodes behind which the relative error is larger than before by most, and by more than ``least``."""
+        """The nodes to blame for an error: the ``count`` behind which the relative error is larger than before by most,
+        and by more than ``least``. Nodes at which values are not finite are left out."""
         gains = []
         for i, site in enumerate(self.tracer.sites):
             if self._is_added_cast(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
                 continue
-            after = [
-                e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.mismatches(out)
-            ]
+            finite = [out for out in site.outputs if not self.trace.mismatches(out)]
+            after = [error for out in finite if (error := self.trace.error(out)) is not None]
             if not after or any(self.trace.mismatches(name) for name in site.inputs):
                 continue
             gain = max(after) - self.error_in(site)
@@ -168,7 +168,8 @@ class Inquest:
         return [self._grown_suspect(i) for _, i in sorted(gains)[:count]]
 
     def _grown_suspect(self, i: int) -> Suspect:
-        """A node behind which the error is larger than before, with what it cancels and the nodes to pin."""
+        """The finding on a node to blame, behind which the error is larger than before: what it cancels, and patterns
+        for itself and, if it amplifies errors, for the low nodes before it."""
         site = self.tracer.sites[i]
         before = self.error_in(site)
         after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
@@ -184,8 +185,8 @@ class Inquest:
         return self.suspect(i, why, nodes)
 
     def magnified(self, i: int) -> str:
-        """The traced node behind a node by which the relative error grows most, in words; empty where it does not grow
-        fourfold: a logarithm, a quotient, a difference of large numbers."""
+        """The traced node behind node ``i`` by which the relative error grows most, in words, as a logarithm or a
+        difference of large numbers; empty where none lets it grow fourfold."""
 
         def behind(j: int) -> Iterator[int]:
             return (reader for name in self.tracer.sites[j].outputs for reader in self.readers.get(name, ()))
@@ -196,7 +197,7 @@ class Inquest:
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
     def _growth_factor(self, site: Site) -> float:
-        """How many times as large a node's relative error is as that of what it reads.
+        """How many times as large a traced node's relative error is as that of what it reads; 0 where that is noise.
 
         Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing.
         """
@@ -205,7 +206,7 @@ class Inquest:
         return max((e for e in errors if e is not None), default=0.0) / before if before > FLOOR else 0.0
 
     def error_in(self, site: Site) -> float:
-        """The largest error of what a node reads, before Casts that were added round it."""
+        """The largest relative error of what a traced node reads, taken before Casts that were added."""
         return max((self.trace.error(self._before_casts(name)) or 0.0 for name in site.inputs), default=0.0)
 
     def _before_casts(self, name: str) -> str:
@@ -217,18 +218,20 @@ class Inquest:
         return name
 
     def _nearest_low(self, i: int, most: int = 4) -> list[int]:
-        """The nearest low nodes before a node, those with the largest error first."""
+        """The nearest low nodes before node ``i``, ``most`` of them, those with the largest error first."""
 
         def before(j: int) -> list[int]:
+            if j != i and self._is_low(j):
+                return []  # the way back ends at a low node
             names = sorted(self.tracer.sites[j].inputs, key=lambda name: -(self.trace.error(name) or 0.0))
-            return [self.maker[name] for name in names if name in self.maker] if j == i or not self._is_low(j) else []
+            return [self.maker[name] for name in names if name in self.maker]
 
         return list(islice((j for j in reachable([i], before) if j != i and self._is_low(j)), most))
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def _is_added_cast(self, i: int) -> bool:
-        """Whether a node is a Cast that the reference does not have."""
+        """Whether a traced node is a Cast that the conversion added: the reference has one value on both sides."""
         site, twins = self.tracer.sites[i], self.tracer.twins
         return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
 
@@ -243,7 +246,7 @@ class Inquest:
         )
 
     def suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
-        """The finding on a node to blame, for a reason, with patterns that hold some nodes."""
+        """The finding on node ``i`` to blame, for the reason ``why``, with patterns that hold ``nodes`` in float32."""
         site = self.tracer.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
         origin = None if site.node else self._reference_site(site)
@@ -258,18 +261,18 @@ class Inquest:
         return Suspect(label, site.kind, site.layer, inside, dtype, reads, makes, why, tuple(patterns), hints)
 
     def patterns(self, i: int) -> Iterator[str]:
-        """What names a node to blame as a pattern for `convert --fp32`."""
+        """The pattern for `convert --fp32` that names a node to blame; none if the conversion added the node."""
         origin = self._reference_site(self.tracer.sites[i])
         if origin is not None:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))
 
     def _reference_site(self, site: Site) -> Site | None:
-        """The reference's node that makes the same values as this one."""
+        """The reference's node that makes the twin of a value that a traced node makes; None for none."""
         made = (self.tracer.origins.get(self.tracer.twins.get(out, out)) for out in site.outputs)
         return next((origin for origin in made if origin is not None), None)
 
     def _traced_values(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
-        """What was seen of some values, those that were traced."""
+        """For a finding: what was seen of the values ``names``; of those that were traced."""
         known = {name: self.trace.values[name] for name in names if name in self.trace.values}
         return tuple(
             TracedValue(name, self.tracer.dtypes[name], seen.range, seen.reference, seen.error)

@@ -48,11 +48,11 @@ class Extremes:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One value in one run.
+    """What a trace sees of one value in one run: its ``range``, and that of its twin in the ``reference``.
 
-    ``error`` is the relative L2 distance from the reference over what is finite, None where there is no twin to compare
-    with; ``mismatches`` counts elements that are not finite where the reference is, ``vanished`` those that are zero
-    where it is not.
+    ``error`` is the relative L2 distance from the twin over what is finite, None where there is no twin, or it is zero
+    and the value is not; ``mismatches`` counts elements that are not finite where the twin is, ``vanished`` those that
+    are zero where it is not.
     """
 
     range: Extremes
@@ -66,7 +66,8 @@ UNSEEN = Observed(Extremes(None, None, 0, 0))
 
 
 def observe(value: Result, twin: Result | None) -> Observed:
-    """What is seen of a traced value beside the reference's: ranges of both, relative error, mismatches."""
+    """What a trace sees of a value beside its ``twin``, the reference's value: ranges of both, relative error,
+    mismatches; the value's range alone without a twin, or with one of another shape. Masks (`HUGE`) make no error."""
     got = _to_floats(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
@@ -83,7 +84,7 @@ def observe(value: Result, twin: Result | None) -> Observed:
     b = b.astype(np.float64)
     difference = np.subtract(a, b, dtype=np.float64)
     off, norm = (float(np.dot(x, x)) ** 0.5 for x in (difference, b))
-    error = off / norm if norm else None if off else 0.0
+    error = off / norm if norm else (None if off else 0.0)
     vanished = 0 if np.count_nonzero(got) == got.size else int(((got == 0) & (want != 0)).sum())
     return Observed(own, other, error, mismatches, vanished)
 
@@ -110,7 +111,8 @@ def _extremes(array: Array) -> Extremes:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a tracer: what was seen of each value, by its name in the model with its functions inlined."""
+    """One run of a tracer: what was seen of each value, by its name in the model with its functions inlined. Of a name
+    that was not seen the questions below give 0, False or None."""
 
     tracer: Tracer
     values: Mapping[str, Observed]
@@ -119,13 +121,17 @@ class Trace:
         """Whether a traced value is not finite somewhere where the reference is."""
         return self.values.get(name, UNSEEN).mismatches > 0
 
+    def vanished(self, names: Iterable[str]) -> list[str]:
+        """Those of some traced values that have become zero somewhere where the reference is not."""
+        return [name for name in names if self.values.get(name, UNSEEN).vanished]
+
     def reach(self, name: str) -> float:
         """The largest magnitude that a traced value has in the reference."""
         found = self.values.get(name, UNSEEN).reference
         return 0.0 if found is None else found.absmax
 
     def lowest(self, name: str) -> float:
-        """The smallest number that a traced value has in the reference."""
+        """The smallest number that a traced value has in the reference; 0 where that has none."""
         found = self.values.get(name, UNSEEN).reference
         return 0.0 if found is None else found.smallest or 0.0
 
@@ -140,17 +146,15 @@ class Tracer:
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
 
     Attributes:
+        graphs: of reference and model, as all pairs here; ``device``: "" for a strict run, ``limit``: bytes held.
         sites: the model's nodes; ``inputs``: the names of its inputs; ``dtypes``: the types of its floats, by name.
-        twins: the value of the reference that one of the model stands for.
-        origins: the reference's node that makes a value of the reference.
+        twins: by value of the model, the reference's value that it stands for.
+        origins: by value of the reference, the node there that makes it.
     """
 
     def __init__(self, reference: Model | Graph, model: Model | Graph, *, device: str = "", limit: int = LIMIT) -> None:
         """``reference``, ``model``: what `convert` takes, or Graphs. ``device``: empty for strict runs; the reference
-        runs on the CPU in any case.
-
-        Raises AmpError AMP501, AMP505 (device), AMP502 where the runtime refuses.
-        """
+        runs on the CPU in any case. Raises AmpError AMP501, AMP505 (device), AMP502 where the runtime refuses."""
         self.device, self.limit = device, limit
         self.graphs = graphs = load_onnx(reference), load_onnx(model)
         self._flat = graphs[0].flat(), graphs[1].flat()
@@ -168,7 +172,7 @@ class Tracer:
         self._runs = self._open_side(0, sorted(wanted)), self._open_side(1, made)
 
     def reference_node(self, output: str) -> tuple[str, str]:
-        """(name, first output) of the reference's node that writes a value, in a body too; empty for none."""
+        """(name, first output) of the reference's node that writes a value, in a body too; two empty texts for none."""
         op = self._writers.get(output)
         if op is None:
             return "", ""
@@ -176,10 +180,10 @@ class Tracer:
         return op.name, next((flow.values[v].name for v in op.outputs if v != NONE), "")
 
     def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
-        """Runs both side by side. Raises AmpError AMP504."""
+        """Runs both models side by side, each value compared as it is made. Raises AmpError AMP504."""
         fed = self._to_session_feeds(0, reference_feeds), self._to_session_feeds(1, feeds)
-        waiting = Counter(self.twins.get(name) for name in self.dtypes)
-        held = {name: value for name, value in fed[0].items() if waiting[name]}
+        waiting = Counter(self.twins.get(name) for name in self.dtypes)  # values that a twin is still needed for
+        held = {name: value for name, value in fed[0].items() if waiting[name]}  # twins until then
         ours = self._runs[0].run(fed[0])
         values = {
             name: observe(fed[1][name], held.get(name))
@@ -188,7 +192,7 @@ class Tracer:
         }
         for name, array in self._runs[1].run(fed[1], progress):
             twin = self.twins.get(name)
-            while twin is not None and twin not in held:
+            while twin is not None and twin not in held:  # the reference runs on until it makes the twin
                 found = next(ours, None)
                 if found is None:
                     break
@@ -201,14 +205,15 @@ class Tracer:
         return Trace(self, values)
 
     def weights(self, site: Site) -> dict[str, Array]:
-        """The stored numbers that a node reads, but for those in data files."""
+        """The stored floats that a traced node reads, by name, but for those in data files."""
         flow, values = self._flows[1], (self._values[1].get(name) for name in site.inputs)
         stored = [v for v in values if v is not None and v.parameter and v.dtype in FLOATS]
         found = {v.name: flow.weights.array(v, limit=WHOLE) for v in stored if not self._flat[1].outside(v)}
         return {name: array for name, array in found.items() if array is not None}
 
     def branch(self, site: Site, reference_feeds: Feeds, feeds: Feeds) -> tuple[Tracer, Feeds, Feeds] | None:
-        """The body that an If runs, as models of their own with their feeds; None where the two sides differ."""
+        """The branch that an If of the model runs, as a tracer of that body in both models, with the feeds of either;
+        None where the other is no If, takes another branch, or the branch reads a sequence."""
         ops = (
             self._operator_making(0, [self.twins.get(out, out) for out in site.outputs]),
             self._operator_making(1, site.outputs),
@@ -235,8 +240,8 @@ class Tracer:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _pair_values(self) -> dict[str, str]:
-        """The reference's value for each value of the model: of the same name, or the one before Casts that were
-        added."""
+        """The reference's value for each traced value of the model: of the same name, or where Casts were added the one
+        on their other side: first from what a Cast reads to what it makes, then the other way."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
         twins = {n: n for n in self.dtypes if n in known and self._dtype_of(0, n) in FLOATS}
         for site in self.sites:
@@ -254,26 +259,26 @@ class Tracer:
         return "" if value is None or value.container else value.dtype
 
     def _open_side(self, side: int, seen: list[str]) -> SegmentedModel:
-        """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``; strict on the
-        CPU."""
+        """One side (0 the reference, 1 the model) opened for runs that show the values ``seen``; strict on the CPU."""
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
             make_strict(graph, keep_interface=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
     def _to_session_feeds(self, side: int, feeds: Feeds) -> dict[str, Result]:
-        """Feeds as the sessions take them: a strict run has float32 for every low type."""
+        """Feeds as the sessions of a side (0 the reference, 1 the model) take them: float32 for low types if strict."""
         strict = side == 0 or not self.device
         low = {name for name in feeds if strict and self._dtype_of(side, name) in LOW}
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
     def _operator_making(self, side: int, outputs: Iterable[str]) -> Op | None:
-        """For a trace: the operator of a side that makes one of these outputs, None where names differ."""
-        made = (self._values[side].get(name) for name in outputs if name)
-        return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
+        """For a trace: the operator of a side that makes the first of these outputs which it has; None for none."""
+        values = (self._values[side].get(name) for name in outputs if name)
+        writers = (self._flows[side].writer(value.id) for value in values if value is not None)
+        return next((op for op in writers if op is not None), None)
 
     def _run_values(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
-        """The arrays of some values by name, without stored tensors."""
+        """The arrays by name of some values of a side, of a run on ``fed``; stored tensors are left out."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}
         run = self._open_side(side, [value.name for value in values if value.producer != NONE])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import TypeAlias
 
 from ...core.annotations import REASON, split_reason
 from ...core.dataflow import NONE, Dataflow, Op, Value
@@ -37,6 +38,9 @@ class _DrawnFolder:
             found = self.folders[name] = _DrawnFolder(name)
             self.entries.append(found)
         return found
+
+
+_Entries: TypeAlias = "list[_DrawnFolder | int]"
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,7 @@ def put_in_folders(
     return found
 
 
-def _put_blocks_in_folders(
-    entries: list[_DrawnFolder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
-) -> list[_DrawnFolder | int]:  # fmt: skip
+def _put_blocks_in_folders(entries: _Entries, kinds: Sequence[str], cuts: Sequence[int], width: int) -> _Entries:
     """Picture: puts the entries of each block that repeats (a layer of an exporter that names none) into a folder,
     named "block A1", "block A2", "block B1": a letter for each kind of block. Where more than ``width`` entries are
     left, `ROW` blocks of one kind or more that follow each other get a folder around them."""
@@ -100,7 +102,7 @@ def _put_blocks_in_folders(
     found = [entry_for(part) for part in row]
     if len(found) <= width:
         return found
-    shorter: list[_DrawnFolder | int] = []
+    shorter: _Entries = []
     for unit, members in groupby(zip(row, found, strict=True), key=lambda pair: getattr(pair[0], "unit", None)):
         alike = [entry for _, entry in members]
         shorter += alike if unit is None or len(alike) < ROW else [_folder_of_run(alike, ())]
@@ -124,9 +126,7 @@ def _first_node(entry: _DrawnFolder | int) -> int:
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _put_runs_in_folders(
-    entries: list[_DrawnFolder | int], labels: Sequence[str], width: int
-) -> list[_DrawnFolder | int]:  # fmt: skip
+def _put_runs_in_folders(entries: _Entries, labels: Sequence[str], width: int) -> _Entries:
     """Picture: puts runs of neighbours, of one length each, into folders, again until at most ``width`` are left."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))
@@ -135,7 +135,7 @@ def _put_runs_in_folders(
     return entries
 
 
-def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
+def _folder_of_run(entries: _Entries, labels: Sequence[str]) -> _DrawnFolder:
     """Picture: a drawn folder for some neighbours, named after the first and the last: a node by its label, a folder by
     its own name. ``labels``: of all nodes; may be empty where the ends are folders."""
     ends = entries[0], entries[-1]
@@ -167,16 +167,9 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node of the picture, or an input or output of the model.
-
-    Attributes:
-        kind: the operator, or `INPUT` or `OUTPUT`.
-        precision: the type that it computes in.
-        rule, reason: of its precision; "" where none is known.
-        bytes: of the weights that it reads.
-        span: the range that was measured of its result; "" for none.
-        makes: its first output, by which a runtime names the node; "" in functions.
-    """
+    """A node of the picture, or an input or output of the model, as ``kind`` says then. ``rule``, ``reason``: of its
+    precision, "" where none is known; ``bytes``: of the weights that it reads; ``span``: the range that was measured of
+    its result, "" for none; ``makes``: its first output, by which a runtime names it, "" in functions."""
 
     name: str
     kind: str
@@ -224,23 +217,16 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
 
 
 class _GraphArtist:
-    """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies.
-
-    Attributes:
-        outer: value inside a body or function -> the value around it that is passed in.
-        paths: the names of the folders around each box.
-        number: operator -> its box; ``entry``: input of the model -> its box.
-        bodies: scope -> the names of the folders around its nodes.
-    """
+    """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
 
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
-        self.outer = {target: source for source, target in flow.passed}
+        self.outer = {target: source for source, target in flow.passed}  # value in a body -> what is passed in for it
         self.found = Drawing()
-        self.paths: list[tuple[str, ...]] = []
-        self.number: dict[int, int] = {}
-        self.entry: dict[int, int] = {}
-        self.bodies: dict[int, tuple[str, ...]] = {}
+        self.paths: list[tuple[str, ...]] = []  # the names of the folders around each box
+        self.number: dict[int, int] = {}  # operator -> box
+        self.entry: dict[int, int] = {}  # input of the model -> box
+        self.bodies: dict[int, tuple[str, ...]] = {}  # scope -> the names of the folders around its nodes
 
     def draw(self) -> Drawing:
         """Picture: draws the nodes in the order of the file, then edges to what reads, then puts them in folders."""

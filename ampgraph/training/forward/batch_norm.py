@@ -1,7 +1,7 @@
-"""BatchNormalization as it trains: by the mean and the variance of the batch, running values updated.
+"""BatchNormalization as it trains: by the mean and the variance of the batch, with running statistics updated.
 
 ONNX Runtime's CUDA kernel refuses training_mode, and exporters drop the mode. So every BatchNormalization is given the
-statistics of its own data as its mean and variance, and stays a node of inference; a mark on it shows the gradient rule
+statistics of its own data as its mean and variance, and stays a node of inference; a mark on it tells the gradient rule
 that these depend on the data.
 """
 
@@ -21,28 +21,28 @@ from ..gradients.builder import Builder
 from ..gradients.rules.norms import BATCH, KEEP
 from .read import STACK, signature
 
-FUSED = "pkg.onnxscript.rewriter.rule_name"  # what torch's exporter says of a node that took others in
+FUSED = "pkg.onnxscript.rewriter.rule_name"  # metadata: by which rule torch's exporter fused others into a node
 FLOAT = ir.DataType.FLOAT
 SYNCHRONISED = "SyncBatchNorm"  # torch's class, which its exporter writes as a plain BatchNormalization
 
 
 @dataclass(frozen=True)
 class Average:
-    """A running statistic, and the one of a batch that it moves towards."""
+    """A running statistic of a BatchNormalization (``old``), and the statistic of the batch that it moves towards."""
 
     old: ir.Value
     batch: ir.Value
     rate: float
 
     def next(self, b: Builder, start: ir.Value) -> ir.Value:
-        """The running statistic after a batch, in the graph: start + (batch - start) rate."""
+        """Adds a running statistic's next value, from the present one: start + (batch - start) rate."""
         return b.op("Add", start, b.op("Mul", b.op("Sub", self.batch, start), b.number(self.rate)))
 
 
 def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
-    """Before a training step is built: notes on a model that torch exported for inference, where BatchNormalization is
-    folded into convolutions and Dropout left out: seen by weights with numbers for names (older exporter), or by what
-    it says itself (newer one)."""
+    """Before a training step is built: a note on a model that torch exported for inference, where BatchNormalization is
+    folded into convolutions and Dropout left out; none for any other. It shows in weights with numbers for names (older
+    exporter), or in metadata (newer one)."""
     if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
         return ()
     found = [
@@ -88,28 +88,27 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
             if still and not exported_mode:
                 _set_inference(node)
             elif attribute(node, "training_mode", 0) or all(value is not None for value in stored):
-                _lower_one(b, node, running)
+                _use_batch_statistics(b, node, running)
             else:
-                _write_out(b, node)
+                _write_in_simple_operators(b, node)
     return [one for one in running if one.old.is_initializer() and one.old.name not in frozen]
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
-    """Whether a node is a BatchNormalization that trains; ``exported_mode``: only where it was exported for
-    training."""
+    """Whether a node is a BatchNormalization that trains: any; with ``exported_mode`` one exported for training."""
     norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
     return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
 
 
 def initializer_of(value: ir.Value | None) -> ir.Value | None:
-    """Forward graph: the initializer that a value is, by another name or its own; None for one that is computed."""
+    """Forward graph: the initializer that a value is, also behind Identities; None for one that is computed."""
     while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
         value = maker.inputs[0]
     return value if value is not None and value.is_initializer() else None
 
 
 def _set_inference(node: ir.Node) -> None:
-    """Makes a BatchNormalization one of inference: running outputs become the given statistics."""
+    """Makes a BatchNormalization one of inference: readers of its running outputs read the statistics it is given."""
     for old, value in zip(node.outputs[1:], node.inputs[3:5], strict=False):
         assert value is not None
         old.replace_all_uses_with(value, replace_graph_outputs=True)
@@ -117,9 +116,9 @@ def _set_inference(node: ir.Node) -> None:
     node.attributes.pop("training_mode", None)
 
 
-def _write_out(b: Builder, node: ir.Node) -> None:
-    """Writes a BatchNormalization whose statistics the graph computes as simple operators, through which these get
-    gradients."""
+def _write_in_simple_operators(b: Builder, node: ir.Node) -> None:
+    """Writes a BatchNormalization of inference whose statistics the graph computes in simple operators, so that these
+    get gradients. Raises AmpError AMP212 as `_known_rank`."""
     x, scale, bias, mean, variance = (operand(node, n) for n in range(5))
     rank = _known_rank(b, node, x)
 
@@ -140,16 +139,16 @@ def _write_out(b: Builder, node: ir.Node) -> None:
 
 
 def _known_rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
-    """The rank of the data. Raises AmpError AMP212 where it is not known."""
+    """The rank of a BatchNormalization's data. Raises AmpError AMP212 where it is not known."""
     if x.shape is None:
         message, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
         raise AmpError("AMP212", message, where=place_of(node), hint=hint)
     return b.rank(x)
 
 
-def _lower_one(b: Builder, node: ir.Node, running: list[Average]) -> None:
-    """Computes the batch's mean and variance for one node, puts them in its statistics' place, and notes how the
-    running ones move."""
+def _use_batch_statistics(b: Builder, node: ir.Node, running: list[Average]) -> None:
+    """Gives a BatchNormalization the mean and variance of its batch in the place of its statistics, and adds to
+    ``running`` how the running ones move (the variance over n - 1, as in torch)."""
     x, _scale, _bias, *given = node.inputs
     old_mean, old_variance = (initializer_of(value) or value for value in given)
     assert x is not None and old_mean is not None and old_variance is not None
@@ -180,10 +179,8 @@ def _lower_one(b: Builder, node: ir.Node, running: list[Average]) -> None:
 
 
 def refuse_synchronised(graph: ir.Graph, frozen: Collection[str] = ()) -> None:
-    """Raises AmpError AMP214 for a norm that torch would synchronise, where it trains and the exporter says so.
-
-    ``frozen``: names of running statistics that stay as they are.
-    """
+    """Raises AmpError AMP214 for an nn.SyncBatchNorm that trains, where the exporter says that it is one. ``frozen``:
+    names of running statistics that stay as they are."""
     for node in graph:
         if is_trained(node, exported_mode=False) and SYNCHRONISED in node.metadata_props.get(CLASSES, ""):
             stored = [initializer_of(value) for value in node.inputs[3:5]]

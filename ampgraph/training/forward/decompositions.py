@@ -1,8 +1,8 @@
-"""What a torch module is taken apart into before its export, where ONNX has no operator that trains; and gradients that
-it takes inside of forward, as gradient penalties do.
+"""Decompositions of torch's operators before an export for training, where ONNX has no operator, or none that trains;
+and gradients that a module takes inside of its forward, as gradient penalties do, written out.
 
-Everything else stays whole: torch's own table would take norms and losses apart too. This file imports torch: only the
-export does so with it.
+Everything else stays whole: torch's own table would take norms and losses apart too. A decomposition that returns
+NotImplemented leaves its node as it is. This file imports torch, so the export alone imports this file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
-Apart = tuple[Function, Callable[[torch.fx.Node], bool]]
+Decomposition = tuple[Function, Callable[[torch.fx.Node], bool]]
+"""The function that an operator is written out as, and which of its nodes need it."""
 aten = torch.ops.aten
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 WHOLE = ("lstm", "gru")  # what torch's exporter has an ONNX operator for
-NEVER = -1e30  # the logarithm of a chance of 0: of -inf no gradient comes back
+NEVER = -1e30  # the logarithm of a probability of 0: -inf would make NaN of gradients
 
 
 def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> torch.export.ExportedProgram:
-    """A torch program with these operators written out; itself where it has none of them."""
+    """A torch program with the operators of this file written out; itself for none. ``unroll``: LSTM and GRU too."""
     table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
         if _is_fourier(node):
@@ -39,8 +40,8 @@ def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> t
 
 
 def _torch_composition(target: Any) -> Function:
-    """torch's own composition of an operator; to be called directly, as `run_decompositions` would look it up in this
-    table again."""
+    """torch's own decomposition of an operator of its graph, called directly: `run_decompositions` would otherwise look
+    the operator up in this file's table again."""
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **named: target._op_dk(composite, *args, **named)
 
@@ -51,57 +52,58 @@ def _is_fourier(node: torch.fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and str(target).startswith("aten.fft_")
 
 
-def _table(unroll: bool) -> dict[object, Apart]:
-    """Operator of torch -> the function that it is written out as before export, and which of its nodes need it."""
+def _table(unroll: bool) -> dict[object, Decomposition]:
+    """Operator of torch's graph -> its decomposition before export; ``unroll`` as in `decomposed`."""
     layers = [getattr(aten, name).input for name in RECURRENT]
-    made = get_decompositions([*layers, aten.grid_sampler_2d])
-    table: dict[object, Apart] = {}
+    of_torch = get_decompositions([*layers, aten.grid_sampler_2d])
+    table: dict[object, Decomposition] = {}
     for name, operator in zip(RECURRENT, layers, strict=True):
-        table[operator] = by_layers(made[operator]), is_projected if name in WHOLE and not unroll else _always
-    plane = made[aten.grid_sampler_2d.default]
-    table[aten.grid_sampler_2d.default] = plane, _always
-    table[aten.grid_sampler.default] = _in_the_plane(plane), _always
+        stays_whole = name in WHOLE and not unroll
+        table[operator] = layer_by_layer(of_torch[operator]), is_projected if stays_whole else _every_node
+    of_pictures = of_torch[aten.grid_sampler_2d.default]
+    table[aten.grid_sampler_2d.default] = of_pictures, _every_node
+    table[aten.grid_sampler.default] = _only_pictures(of_pictures), _every_node
     table[aten.cross_entropy_loss.default] = _torch_composition(aten.cross_entropy_loss.default), _is_smoothed
-    table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = ctc_loss, _always
-    table[aten.cdist.default] = cdist, _always
-    table[aten._cdist_forward.default] = cdist, _always
-    table[aten.embedding_bag.padding_idx] = table[aten.embedding_bag.default] = embedding_bag, _always
-    table[aten.scatter_reduce.two] = scatter_reduce, _always
-    table[aten.scaled_dot_product_attention.default] = plain_attention, _without_heads
+    table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = ctc_loss, _every_node
+    table[aten.cdist.default] = cdist, _every_node
+    table[aten._cdist_forward.default] = cdist, _every_node
+    table[aten.embedding_bag.padding_idx] = table[aten.embedding_bag.default] = embedding_bag, _every_node
+    table[aten.scatter_reduce.two] = scatter_reduce, _every_node
+    table[aten.scaled_dot_product_attention.default] = attention_of_one_head, _has_no_heads
     grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
     if grouped is not None:
-        table[grouped.default] = grouped_products, _always
+        table[grouped.default] = grouped_products, _every_node
     return table
 
 
-def _in_the_plane(plane: Function) -> Function:
-    """grid_sample by ``plane`` for pictures; for volumes torch's exporter has its own."""
+def _only_pictures(of_pictures: Function) -> Function:
+    """torch's grid_sampler by ``of_pictures``, its decomposition for pictures [B, C, H, W]; volumes stay."""
 
-    def run(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
-        return plane(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented
+    def sample(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
+        return of_pictures(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented
 
-    return run
+    return sample
 
 
-def _always(node: torch.fx.Node) -> bool:
-    """Every node of an operator of torch's graph is written out."""
+def _every_node(node: torch.fx.Node) -> bool:
+    """For an operator of torch's graph of which every node is written out: True."""
     return True
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    """Whether a cross entropy of torch's graph is one that ONNX does not know: smoothed, or of shares of classes."""
+    """Whether a cross entropy of torch's graph is one that ONNX does not have: smoothed, or of probabilities."""
     target: Any = node.args[1]
     smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
-    return bool(smoothing or target.meta["val"].is_floating_point())
+    return bool(smoothing) or bool(target.meta["val"].is_floating_point())
 
 
-def _without_heads(node: torch.fx.Node) -> bool:
-    """Whether an attention has no axis of heads, which torch's exporter needs."""
+def _has_no_heads(node: torch.fx.Node) -> bool:
+    """Whether an attention of torch's graph has no axis of heads, which torch's exporter needs."""
     query: Any = node.args[0]
     return bool(query.meta["val"].dim() != 4)
 
 
-def plain_attention(
+def attention_of_one_head(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -109,17 +111,19 @@ def plain_attention(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Attention of [batch, length, size] as that of one head: torch's exporter takes four axes only."""
+    """torch's scaled_dot_product_attention of [batch, length, size] as that of one head, [batch, 1, length, size]:
+    torch's exporter takes four axes only. ``more``, ``named``: its other arguments."""
     if query.dim() != 3:
         return NotImplemented
-    wide = None if mask is None else mask.unsqueeze(1) if mask.dim() == 3 else mask
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unsqueeze(1)
     query, key, value = (part.unsqueeze(1) for part in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, wide, *more, **named).squeeze(1)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, *more, **named).squeeze(1)
 
 
 def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """x[n] weight[g], where g is the group that row n lies in: rows are sorted by group, and ``ends`` says where each
-    group ends. What lies behind the last end is 0."""
+    """transformers' grouped_mm (experts of a mixture): row n of ``x`` [N, I] times the matrix of its group in
+    ``weight`` [G, I, O], [N, O]. Rows are sorted by group, each up to its ``ends`` [G]; rows behind give 0."""
     group = (torch.arange(x.shape[0], device=x.device)[:, None] >= ends).sum(1)
     inside = group < len(weight)
     own = weight[torch.where(inside, group, 0)]
@@ -127,30 +131,33 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def cdist(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
-    """Whether an LSTM of torch's graph has a state narrower than its cell, for which ONNX has no form."""
-    away = one.unsqueeze(-2) - other.unsqueeze(-3)
+    """torch's cdist in operators that ONNX has: the distance in the p-norm of each row of ``one`` [..., P, M] from each
+    row of ``other`` [..., R, M], as [..., P, R]. Equal rows get the gradient 0, as in torch. ``mode`` has no effect."""
+    difference = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
-        return (away != 0).to(away.dtype).sum(-1)
+        return (difference != 0).to(difference.dtype).sum(-1)
     if p == 1:
-        return away.abs().sum(-1)
+        return difference.abs().sum(-1)
     if math.isinf(p):
-        return away.abs().amax(-1)
-    sums = (away * away if p == 2 else away.abs() ** p).sum(-1)
-    apart = sums > 0
-    safe = torch.where(apart, sums, 1.0)
-    return torch.where(apart, safe.sqrt() if p == 2 else safe ** (1 / p), 0.0)
+        return difference.abs().amax(-1)
+    sums = (difference * difference if p == 2 else difference.abs() ** p).sum(-1)
+    differ = sums > 0
+    safe = torch.where(differ, sums, 1.0)  # a root of 0 has no finite gradient
+    return torch.where(differ, safe.sqrt() if p == 2 else safe ** (1 / p), 0.0)
 
 
 def is_projected(node: torch.fx.Node) -> bool:
-    """Whether an LSTM of torch's graph has a state narrower than its cell, which ONNX has no form for."""
+    """Whether an LSTM of torch's graph has a state narrower than its cell (proj_size), which ONNX's LSTM cannot have;
+    false for a GRU, which has one state."""
     states: Any = node.args[1]
     return isinstance(states, (list, tuple)) and len({state.meta["val"].shape[2] for state in states}) > 1
 
 
-def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
-    """An LSTM of several layers as one of each, with Dropout between: torch 2.13's decomposition leaves that out."""
+def layer_by_layer(whole: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent operator of torch's graph, LSTM, GRU or RNN, by its decomposition ``whole``: layer by layer where
+    there is Dropout between layers, which torch 2.13's decompositions leave out."""
 
-    def run(
+    def decomposition(
         x: Tensor,
         states: Any,
         weights: Sequence[Tensor],
@@ -163,46 +170,35 @@ def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if layers == 1 or not train or not dropout:
             return whole(x, states, weights, biases, layers, 0.0, train, bidirectional, batch_first)
-        sides, made = 1 + bidirectional, []
+        directions, last_states = 1 + bidirectional, []
         each = len(weights) // layers
         for layer in range(layers):
-            rows = slice(layer * sides, (layer + 1) * sides)
+            rows = slice(layer * directions, (layer + 1) * directions)
             own = states[rows] if isinstance(states, Tensor) else [state[rows] for state in states]
             part = weights[layer * each : (layer + 1) * each]
             x, *last = whole(x, own, part, biases, 1, 0.0, train, bidirectional, batch_first)
-            made.append(last)
+            last_states.append(last)
             if layer < layers - 1:
                 x = torch.dropout(x, dropout, True)
-        return (x, *(torch.cat(parts) for parts in zip(*made, strict=True)))
+        return (x, *(torch.cat(parts) for parts in zip(*last_states, strict=True)))
 
-    return run
+    return decomposition
 
 
 def scatter_reduce(
     x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """torch's scatter_reduce by sums and counts: its exporter is wrong for means, and without ``include_self``."""
-    if reduce == "mean":
-        return _scattered_mean(x, axis, index, source, include_self)
-    if include_self or reduce not in ("amax", "amin"):
+    """torch's scatter_reduce where its exporter is wrong: means, by sums and counts, and maxima and minima without
+    ``include_self``, where places that get something start at infinity. Any other stays as it is."""
+    if reduce != "mean" and (include_self or reduce not in ("amax", "amin")):
         return NotImplemented
-    worst = -torch.inf if reduce == "amax" else torch.inf
-    start = torch.where(_hits_by_place(x, axis, index, source) > 0, worst, x)
-    return torch.scatter_reduce(start, axis, index, source, reduce, include_self=True)
-
-
-def _scattered_mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
-    """scatter_reduce by mean: sums divided by how many numbers each place gets."""
-    hits = _hits_by_place(x, axis, index, source)
-    if include_self:
+    hits = torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))  # how many numbers each place gets
+    if reduce == "mean" and include_self:
         return x.scatter_add(axis, index, source) / (hits + 1)
-    start = torch.where(hits > 0, 0.0, x)
-    return start.scatter_add(axis, index, source) / hits.clamp(min=1)
-
-
-def _hits_by_place(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """How many numbers each place of scatter_reduce's result gets."""
-    return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
+    if reduce == "mean":  # a place that gets none keeps its number
+        return torch.where(hits > 0, 0.0, x).scatter_add(axis, index, source) / hits.clamp(min=1)
+    worst = -torch.inf if reduce == "amax" else torch.inf
+    return torch.scatter_reduce(torch.where(hits > 0, worst, x), axis, index, source, reduce, include_self=True)
 
 
 def embedding_bag(
@@ -216,11 +212,13 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding: int | None = -1,
 ) -> tuple[Tensor, ...]:
-    """torch's embedding_bag: sums (mode 0), means (1) and maxima (2) of the rows of each bag; empty bags are 0."""
+    """torch's embedding_bag of flat ``indices``: sums (mode 0), means (1) or maxima (2) of the rows of each bag, 0 for
+    an empty one. ``offsets`` say where bags start; rows ``padding`` (None or below 0: none) do not count. As in torch
+    the result, the bag of each index, the size of each bag, and a fourth, which only torch's own backward reads."""
     count, size = indices.shape[0], weight.shape[1]
     starts = offsets[:-1] if include_last_offset else offsets
-    begun = torch.zeros(count + 1, dtype=torch.int64).index_add(0, starts.long(), torch.ones_like(starts).long())
-    bag = begun.cumsum(0)[:count] - 1
+    begins = torch.zeros(count + 1, dtype=torch.int64).index_add(0, starts.long(), torch.ones_like(starts).long())
+    bag = begins.cumsum(0)[:count] - 1
     kept = torch.ones(count) if padding is None or padding < 0 else (indices != padding).to(weight.dtype)
     rows = torch.nn.functional.embedding(indices, weight)
     if factors is not None:
@@ -239,25 +237,24 @@ def embedding_bag(
     return found, bag, filled.long(), bag
 
 
-# -- CTC, for which torch's exporter has no form ----------------------------------------------------------------------
+# -- CTC, which torch's exporter does not write -----------------------------------------------------------------------
 
 
 def ctc_loss(
     scores: Tensor,
     targets: Tensor,
-    lengths: Tensor | Sequence[int],
-    letters: Tensor | Sequence[int],
+    input_lengths: Tensor | Sequence[int],
+    target_lengths: Tensor | Sequence[int],
     blank: int = 0,
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """torch's ctc_loss of logarithms [T, N, C], step by step: the chance of each prefix of the labels, blanks between.
-
-    Graves et al., Connectionist Temporal Classification (2006), 4.1. ``targets`` [N, S].
-    """
+    """torch's ctc_loss of logarithms of probabilities ``scores`` [T, N, C] and ``targets`` [N, S], step by step: the
+    probability of each prefix of the labels, with blanks between them. ``reduction``: 0 none ([N]), 1 mean, 2 sum.
+    Graves et al., Connectionist Temporal Classification (2006), 4.1. Raises NotImplementedError for other shapes."""
     if targets.dim() != 2 or scores.dim() != 3:
         raise NotImplementedError("ctc_loss: give targets of two axes, padded, and scores of three")
-    lengths, letters = (torch.as_tensor(value).long() for value in (lengths, letters))
+    lengths, labels = (torch.as_tensor(value).long() for value in (input_lengths, target_lengths))
     rows, places = targets.shape[0], 2 * targets.shape[1] + 1
     path = torch.full((rows, 1), blank, dtype=torch.int64)
     path = torch.cat([path, torch.stack([targets.long(), path.expand_as(targets)], 2).flatten(1)], 1)
@@ -268,25 +265,25 @@ def ctc_loss(
     found = torch.where(torch.arange(places) < 2, scores[0].gather(1, path), NEVER)
     for step in range(1, scores.shape[0]):
         longer = torch.cat([gap, found], 1)
-        ways = [found, longer[:, 1:-1], torch.where(skips, longer[:, :-2], NEVER)]
-        new = torch.stack(ways).logsumexp(0) + scores[step].gather(1, path)
+        predecessors = [found, longer[:, 1:-1], torch.where(skips, longer[:, :-2], NEVER)]
+        new = torch.stack(predecessors).logsumexp(0) + scores[step].gather(1, path)
         found = torch.where((step < lengths).unsqueeze(1), new, found)
-    ends = found.gather(1, torch.stack([2 * letters, (2 * letters - 1).clamp(min=0)], 1))
-    last = torch.where(letters > 0, ends[:, 1], NEVER)
+    ends = found.gather(1, torch.stack([2 * labels, (2 * labels - 1).clamp(min=0)], 1))
+    last = torch.where(labels > 0, ends[:, 1], NEVER)
     losses = -torch.logsumexp(torch.stack([ends[:, 0], last]), 0)
     if zero_infinity:
         losses = torch.where(losses > -NEVER / 2, 0.0, losses)
     if reduction == 0:
         return losses
-    return (losses / letters.clamp(min=1)).mean() if reduction == 1 else losses.sum()
+    return (losses / labels.clamp(min=1)).mean() if reduction == 1 else losses.sum()
 
 
 # -- Fourier transforms: ONNX's DFT has no CUDA kernel -----------------------------------------------------------------
 
 
 def real_to_complex(x: Tensor, axes: Sequence[int], scaling: int, onesided: bool) -> Tensor:
-    """torch's _fft_r2c (the Fourier transform of real numbers) as products with cosines and sines; the last of the axes
-    is that of real numbers."""
+    """torch's _fft_r2c (the Fourier transform of real numbers) as products with cosines and sines. The last of ``axes``
+    is transformed first, and is the one of which ``onesided`` keeps only the first half of the frequencies."""
     *others, last = (axis % x.dim() for axis in axes)
     size = int(x.shape[last])
     cosines, sines = _cosines_and_sines(size, size // 2 + 1 if onesided else size)
@@ -296,15 +293,16 @@ def real_to_complex(x: Tensor, axes: Sequence[int], scaling: int, onesided: bool
 
 
 def complex_to_complex(x: Tensor, axes: Sequence[int], scaling: int, forward: bool) -> Tensor:
-    """torch's _fft_c2c as products with cosines and sines, axis by axis."""
+    """torch's _fft_c2c (the Fourier transform of complex numbers) as products with cosines and sines, axis by axis;
+    ``forward`` as in `_fourier`, ``scaling`` as in `_fft_scale`."""
     return _as_complex(
         _fourier(_real_and_imaginary(x), [axis % x.dim() for axis in axes], forward), _fft_scale(x, axes, scaling)
     )
 
 
 def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> Tensor:
-    """torch's _fft_c2r (back to real numbers): the last axis has one half of the frequencies, the other is its mirror
-    image."""
+    """torch's _fft_c2r (the inverse Fourier transform to real numbers) as products with cosines and sines. The last of
+    ``axes`` holds half of the frequencies, of which the others are the mirror image; it gets ``size`` numbers."""
     *others, last = (axis % x.dim() for axis in axes)
     count, size = size // 2 + 1, int(size)
     real, imaginary = (part.narrow(last, 0, count) for part in _fourier(_real_and_imaginary(x), others, forward=False))
@@ -315,21 +313,21 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
 
 
 def padded_complex(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
-    """A complex tensor with zeros around it (torch's constant_pad_nd)."""
+    """torch's constant_pad_nd of a complex tensor, by its parts; a real one stays as it is."""
     if not x.is_complex():
         return NotImplemented
     return torch.view_as_complex(torch.constant_pad_nd(torch.view_as_real(x), [0, 0, *amounts], value).contiguous())
 
 
 def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
-    """torch's Fourier transforms: cos and sin of 2 pi n k / size, each [size, count]."""
+    """torch's Fourier transforms: cos and sin of 2 pi n k / size, each [size, count], n along the first axis."""
     steps = torch.arange(size).unsqueeze(1) * torch.arange(count) % size
     angles = steps.to(torch.float32) * (2 * math.pi / size)
     return angles.cos(), angles.sin()
 
 
 def _product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """torch's Fourier transforms: the product of one axis of a tensor with a matrix."""
+    """torch's Fourier transforms: a tensor with one axis multiplied by a matrix [size, new size]."""
     return (x.transpose(axis, -1) @ matrix).transpose(axis, -1)
 
 
@@ -345,8 +343,8 @@ def _as_complex(pair: tuple[Tensor, Tensor], factor: float) -> Tensor:
 
 
 def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) -> tuple[Tensor, Tensor]:
-    """As torch computes it: the Fourier transform over some axes of a complex tensor in two real parts; ``forward``:
-    with exp(-i)."""
+    """torch's Fourier transforms: that of a complex tensor, (real, imaginary), over ``axes``, not scaled; ``forward``:
+    by exp(-i ...), else by exp(i ...)."""
     real, imaginary = pair
     for axis in axes:
         size = int(real.shape[axis])
@@ -358,8 +356,7 @@ def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) ->
 
 
 def _fft_scale(x: Tensor, axes: Sequence[int], scaling: int) -> float:
-    """The factor of a Fourier transform by torch's number: 0 none, 1 one over the root of the size, 2 one over the
-    size."""
+    """torch's Fourier transforms: the factor for ``scaling``: 0 none, 1 size^-0.5, 2 1 / size of ``axes``."""
     size = math.prod(int(x.shape[axis]) for axis in axes)
     return (1.0, size**-0.5, 1.0 / size)[scaling]
 
@@ -376,9 +373,10 @@ FOURIER: dict[object, Function] = {
 
 
 class GradientsWritten(torch.nn.Module):
-    """A traced function under the names that its parameters had."""
+    """A torch module that runs a traced function on parameters of its own, under the names that they had."""
 
     def __init__(self, traced: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> None:
+        """``traced`` takes a list of the parameters in the order of ``parameters``, then forward's arguments."""
         super().__init__()
         self.names = list(parameters)
         for name, parameter in parameters.items():
@@ -392,16 +390,14 @@ class GradientsWritten(torch.nn.Module):
         self.add_module("traced by make_fx", traced)
 
     def forward(self, *args: object) -> object:
-        """Runs the traced function on the module's own parameters."""
+        """Runs the traced function on the torch module's own parameters."""
         parameters = [self.get_parameter(name) for name in self.names]
         return self.get_submodule("traced by make_fx")(parameters, *args)
 
 
 def with_gradients_written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten:
-    """The module with its gradients written out, for inputs of any sizes; it computes with the same parameters.
-
-    For modules without buffers: what one does to them would be lost.
-    """
+    """A torch module whose forward takes gradients, with these written out, for inputs of any sizes; it has the same
+    parameters. Only for a module without buffers: changes of them would be lost. ``args``: examples."""
     parameters = dict(module.named_parameters())
 
     def function(values: Sequence[Tensor], *given: object) -> object:
@@ -415,5 +411,5 @@ def with_gradients_written(module: torch.nn.Module, args: Sequence[object]) -> G
 
 
 def input_names(module: torch.nn.Module) -> list[str]:
-    """What a torch module's forward calls its arguments."""
+    """The names of the arguments of a torch module's forward."""
     return list(inspect.signature(module.forward).parameters)

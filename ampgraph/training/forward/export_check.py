@@ -1,8 +1,5 @@
-"""Runs an exported graph beside its module, forwards and backwards: an exporter may leave something out, and say
-nothing.
-
-Both run in evaluation mode on the examples, the gradient is that of a random sum of all outputs.
-"""
+"""Compares an exported graph with its module, forwards and backwards: an exporter may leave something out without a
+word. Both run in evaluation mode on the examples; gradients are those of a random weighted sum of all outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ UNCHECKED = "or check=False exports it all the same"
 
 @contextmanager
 def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
-    """Puts a module into training or evaluation mode inside; afterwards each part has its own mode again."""
+    """For an export: puts a module into training or evaluation mode; afterwards each part has its own mode again."""
     modes = [(part, part.training) for part in module.modules()]
     module.train(training)
     try:
@@ -45,12 +42,9 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
 
 
 def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
-    """Compares the graph and the module by its ``own`` first outputs.
-
-    Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
-    operators without a gradient rule, weights that do not fit into one message, and an environment without ONNX
-    Runtime. Raises AmpError AMP214 where they differ.
-    """
+    """Compares an exported graph with its module: the first ``own`` outputs, and gradients. Raises AmpError AMP214
+    where they differ. Nothing is compared of a module that is random in evaluation too or returns more or less there
+    than the graph, of weights beyond one message, and without ONNX Runtime; no gradients without a rule."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
@@ -60,7 +54,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
             node.resize_inputs(1)
     del graph.outputs[own:]
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
-    wanted, slopes, sums = _evaluated(module, args, trained)
+    wanted, slopes, sums = _run_module(module, args, trained)
     given = [value.detach().cpu().numpy() for value in _tensors(args)]
     if len(given) != len(graph.inputs) or len(wanted) != len(graph.outputs):
         return
@@ -73,14 +67,13 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
         if message:
             hint = f"torch's exporter left something out, or forward() computes something else each time; {UNCHECKED}"
             raise AmpError("AMP214", f"output '{name}' {message} by the module", hint=hint)
-    gradients = _gradients(graph, list(trained), feeds, sums)
+    gradients = _graph_gradients(graph, list(trained), feeds, sums)
     if gradients is not None:
-        _compare(gradients, slopes)
+        _compare_gradients(gradients, slopes)
 
 
 def _difference(here: Array, there: Array) -> str:
-    """How an output of the exported graph differs from the module's, in words; "" where it does not, beyond
-    `TOLERANCE`."""
+    """How an output of the exported graph differs from the module's, in words; "" within `TOLERANCE`."""
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
@@ -92,8 +85,9 @@ def _difference(here: Array, there: Array) -> str:
     return f"is {here[worst]:.5g} at {[int(n) for n in worst]} in the exported graph, and {there[worst]:.5g}"
 
 
-def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
-    """Raises AmpError AMP214 where a gradient of the exported graph differs from the module's by more than `SLOPE`."""
+def _compare_gradients(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+    """Raises AmpError AMP214 where a gradient of the exported graph (by parameter; 0 where it is missing) differs from
+    the module's by more than `SLOPE`."""
     largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
     if not np.isfinite(largest):
         return
@@ -108,7 +102,8 @@ def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
 
 
 def _run_graph(graph: ir.Graph, feeds: Arrays) -> Arrays | None:
-    """Outputs of an exported graph by ONNX Runtime; None without it. AmpError AMP214 where it refuses the graph."""
+    """The outputs of an exported graph by name, computed by ONNX Runtime; None where that is not installed. Raises
+    AmpError AMP214 where it refuses the graph."""
     try:
         import onnxruntime
     except ImportError:
@@ -125,9 +120,9 @@ def _run_graph(graph: ir.Graph, feeds: Arrays) -> Arrays | None:
     return {value.name or "": np.asarray(array) for value, array in zip(graph.outputs, found, strict=True)}
 
 
-def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
-    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a gradient rule is
-    missing."""
+def _graph_gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
+    """The gradients of an exported graph by parameter, of the sum of its outputs times ``sums``; parameters without
+    influence are missing. None where an operator has no gradient rule, and without ONNX Runtime."""
     try:
         lower_losses(graph)
         b, parts = Builder(graph, "check"), []
@@ -154,10 +149,11 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 
-def _evaluated(
+def _run_module(
     module: torch.nn.Module, args: Sequence[object], trained: Mapping[str, torch.nn.Parameter]
 ) -> tuple[list[Any], Arrays, list[Any]]:
-    """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
+    """For an export's check: a module's outputs, its gradients by parameter (0 for one without influence), and the
+    random factors of the outputs in the sum that these are the gradients of. The module's buffers are put back."""
     import torch
 
     held = ((part, name, b) for part in module.modules() for name, b in part._buffers.items() if b is not None)
@@ -185,7 +181,7 @@ def _evaluated(
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    """The tensors in nested arguments of a torch module, in order."""
+    """For an export's check: the tensors in nested arguments or results of a torch module, in order."""
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -1,4 +1,5 @@
-"""A training graph that has its backward already: its loss, its gradients, and the input that they start from."""
+"""A graph that was exported with its backward: which outputs are its loss and gradients, and the input that the
+gradients start from."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError, nearest
 from ..gradients.builder import Builder
 from .parameters import mutations
-from .read import FLOATS, described, signature
+from .read import FLOATS, signature, type_and_shape
 
 SEEDS = ("seed", "scale", "grad_output", "tangents_1")
 NAMES = ("gradient:{}", "{}.grad", "grad_{}", "{}_grad")
@@ -23,20 +24,22 @@ TORCH_LOSS = re.compile(r"(\S+): LOSS_OUTPUT")
 
 @dataclass(frozen=True)
 class ExportedBackward:
-    """Names of outputs and of an input; a lowering keeps those. ``seed`` is empty where there is none."""
+    """Names in a graph with its backward, which lowerings keep: the outputs that are the loss and the gradients, and
+    the input that the gradients start from."""
 
     loss: str
     gradients: Mapping[str, str]  # parameter -> output
-    seed: str
+    seed: str  # "" where there is none
 
     def values(self, graph: ir.Graph) -> tuple[ir.Value, dict[str, ir.Value]]:
-        """The loss and the gradient of every parameter that has one."""
-        outputs = _outputs(graph)
+        """Of a graph with its backward: the loss, and the gradients by parameter, as they are now in ``graph``."""
+        outputs = _outputs_by_name(graph)
         return outputs[self.loss], {name: outputs[output] for name, output in self.gradients.items()}
 
 
 def parse_gradients(words: Iterable[str]) -> dict[str, str]:
-    """Parameter name -> output name, from words ``PARAM=OUTPUT``. Raises AmpError AMP305 for other words."""
+    """The gradients that a command line names for a graph with its backward, by words ``PARAM=OUTPUT``: parameter ->
+    output. Raises AmpError AMP305 for another word, and for a parameter that is given twice."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, output = word.rpartition("=")
@@ -50,14 +53,10 @@ def parse_gradients(words: Iterable[str]) -> dict[str, str]:
 def read_exported_backward(
     model: ir.Model, loss: str | None, gradients: Mapping[str, str] | None, seed: str | None
 ) -> ExportedBackward | None:
-    """What a graph with its backward says of itself; None for a forward graph.
-
-    Gradients are named by ``gradients``, by torch's list of outputs, or by their own name: `NAMES`. The loss is the
-    named output, torch's, or the only other output that is a float scalar. The seed is the named input, or the one of
-    `SEEDS` that all gradients depend on.
-
-    Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that the graph does not have.
-    """
+    """Finds loss, gradients and seed of a graph with its backward; None for a forward graph. Gradients are named by
+    ``gradients`` (parameter -> output), by torch's list of outputs, or by their own name: `NAMES`. The loss is the
+    output ``loss``, torch's, or the only other output that is a float scalar. The seed is the input ``seed``, or the
+    one of `SEEDS` that all gradients depend on. Raises AmpError AMP213 and AMP215 for names that do not fit."""
     graph = model.graph
     found = _gradient_outputs(model, gradients or {})
     if not found:
@@ -70,10 +69,8 @@ def read_exported_backward(
 
 
 def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
-    """The gradients that a graph with a backward of its own has of the parameters, in their order.
-
-    Raises AmpError AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter.
-    """
+    """The gradients of the parameters in a graph with its backward, in their order; ``given``: parameter -> gradient.
+    Raises AmpError AMP211 for one that is missing, AMP215 for one of another type or shape than its parameter."""
     missing = [value.name for value in parameters if value.name not in given]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -81,7 +78,7 @@ def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) 
         raise AmpError("AMP211", f"no output is the gradient of '{missing[0]}'{more}", hint=hint)
     for value in parameters:
         gradient = given[value.name or ""]
-        want, have = described(value), described(gradient)
+        want, have = type_and_shape(value), type_and_shape(gradient)
         if want != have:
             message = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
             raise AmpError("AMP215", message, hint="a gradient has the type and the shape of its parameter, both known")
@@ -89,12 +86,8 @@ def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) 
 
 
 def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
-    """A copy without the backward: the outputs that are no gradients and do not depend on the seed, and what computes
-    them.
-
-    Where the graph has no seed, an output that is computed from gradients, as their norm, stays, and so does what
-    computes it.
-    """
+    """A copy of a graph with its backward, without that: the outputs that are no gradients and do not depend on the
+    seed, and what computes them. Without a seed an output that gradients make, as their norm, stays."""
     copy = model.clone()
     graph, backward = copy.graph, set(exported.gradients.values())
     seed = next((value for value in graph.inputs if value.name == exported.seed), None)
@@ -109,8 +102,8 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
 
 
 def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
-    """Raises AmpError AMP215 for a tensor of the backward with a parameter's numbers: an exporter that folds constants
-    writes a transposed copy of a weight, which would not be trained."""
+    """Raises AmpError AMP215 for a tensor that only the backward of a graph reads (``forward`` lacks it) and that holds
+    a parameter's numbers in any order: an exporter that folds constants copies a weight transposed, untrained."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in forward.graph.initializers or tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -127,7 +120,7 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:
-    """Has the gradients start from a scalar of the graph instead of from the input ``name``."""
+    """Makes the gradients of a graph with its backward start from the scalar ``start``, not the input ``name``."""
     graph = b.graph
     seed = next(value for value in graph.inputs if value.name == name)
     value = b.op("Reshape", start, b.ints(*[1] * len(seed.shape))) if seed.shape else start
@@ -137,20 +130,24 @@ def start_from(b: Builder, name: str, start: ir.Value) -> None:
 
 
 def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
-    """A graph with its backward: removes an input that nobody reads any more, and its default."""
+    """A graph with its backward: removes an input that nothing reads, and its default."""
     graph.inputs.remove(value)
     graph.initializers.pop(value.name or "", None)
 
 
-def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
-    """The outputs of a training graph by name."""
+def _outputs_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
+    """A graph with its backward: its outputs by name."""
     return {value.name or "": value for value in graph.outputs}
 
 
 def _gradient_outputs(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
-    """The output that is each parameter's gradient: as the user named it, as torch says it, or by the output's name."""
+    """A graph with its backward: parameter -> the output that is its gradient: as the user ``named`` it, as torch says,
+    or by the output's name. Raises AmpError AMP215 for a name that is not there, and where two outputs fit."""
     graph = model.graph
-    outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
+    outputs, stored = (
+        _outputs_by_name(graph),
+        [name for name, value in graph.initializers.items() if value.dtype in FLOATS],
+    )
     for name, output in named.items():
         for word, known, kind in ((name, stored, "parameter"), (output, list(outputs), "output")):
             if word not in known:
@@ -171,8 +168,9 @@ def _gradient_outputs(model: ir.Model, named: Mapping[str, str]) -> dict[str, st
 
 
 def _loss_output(model: ir.Model, named: str | None, taken: set[str]) -> str:
-    """The loss: as named, as torch says it, or the only float scalar. Raises AmpError AMP213 for none or several."""
-    outputs = _outputs(model.graph)
+    """A graph with its backward: the output that is the loss, of those not ``taken`` as gradients and buffers: as
+    named, as torch says, or the only float scalar. Raises AmpError AMP213 for none or several."""
+    outputs = _outputs_by_name(model.graph)
     others = [name for name in outputs if name not in taken]
     if named is not None:
         if named not in others:
@@ -189,14 +187,15 @@ def _loss_output(model: ir.Model, named: str | None, taken: set[str]) -> str:
 
 
 def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str | None) -> str:
-    """The input that the gradients are proportional to. An input that is named must be one, another may be data."""
+    """A graph with its backward: the input that the gradients start from, "" for none: the one ``named``, or of `SEEDS`
+    that can be it. Raises AmpError AMP215 for a named input that cannot be it, and where two can."""
     inputs = {value.name or "": value for value in graph.inputs}
     if named is not None and named not in inputs:
         hint = nearest(named, list(inputs)) or f"there are: {', '.join(inputs)}"
         raise AmpError("AMP215", f"--seed-input {named}: the model has no such input", hint=hint)
     found = []
     for name in SEEDS if named is None else (named,):
-        problem = _not_seed(graph, inputs[name], loss, gradients) if name in inputs else "no input"
+        problem = _why_no_seed(graph, inputs[name], loss, gradients) if name in inputs else "no input"
         if not problem:
             found.append(name)
         elif named is not None:
@@ -208,11 +207,11 @@ def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named:
     return found[0] if found else ""
 
 
-def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
-    """Why an input cannot be the seed that gradients start from; empty if it can."""
+def _why_no_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
+    """A graph with its backward: why an input is not what gradients, and not the loss, start from; "" if it is."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
-        return f"it is not a float32 scalar but {described(value)}"
-    outputs, reached = _outputs(graph), _values_behind(graph, value)
+        return f"it is not a float32 scalar but {type_and_shape(value)}"
+    outputs, reached = _outputs_by_name(graph), _values_behind(graph, value)
     free = [name for name in gradients.values() if outputs[name] not in reached]
     if free:
         return f"the gradient '{free[0]}' does not depend on it"
@@ -220,9 +219,11 @@ def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[st
 
 
 def _values_behind(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
-    """A graph with its backward: the values, of a sorted one, that depend on one of them."""
-    reached = set() if start is None else {start}
-    for node in graph if reached else ():
+    """A graph with its backward: the values of the sorted graph that depend on ``start``, and itself; none for None."""
+    if start is None:
+        return set()
+    reached = {start}
+    for node in graph:
         if any(value in reached for value in node.inputs):
             reached.update(node.outputs)
     return reached

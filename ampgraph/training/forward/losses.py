@@ -1,8 +1,8 @@
-"""Losses in standard operators and float32, and the scalar that a step differentiates: their weighted sum.
+"""Losses written in standard operators and float32, and the scalar that a step differentiates: their weighted sum.
 
 onnx's SoftmaxCrossEntropyLoss has no CUDA kernel, so the logarithm of a class is picked by GatherElements. A label
-that is not a class makes the loss and its gradients NaN, on every device: a step with it counts as not finite, and
-skipped where the loss scale skips steps.
+that is not a class makes the loss and its gradients NaN, on every device: the step counts as not finite, and is skipped
+where the loss scale skips steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...core.errors import AmpError, is_number, nearest
 from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
-from .read import FLOATS, described
+from .read import FLOATS, type_and_shape
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -26,12 +26,12 @@ KEEP = "a loss: sums of logarithms and squares, and the seed of all gradients"
 
 
 def cross_entropy(b: Builder, logits: ir.Value, labels: ir.Value, axis: int) -> ir.Value:
-    """The mean over all labels but -100, a float32 scalar; 0 where all are that.
+    """Adds a cross entropy: the mean over all labels but -100, a float32 scalar; 0 where all labels are -100.
 
     Args:
         logits: float, [N, C], [N, C, sizes ...] or [N, L, C].
         labels: int32 or int64, of the shape of the logits without the axis of the classes.
-        axis: that of the classes, counted from the front.
+        axis: the axis of the classes, counted from the front.
     """
     with b.float32(KEEP):
         dims = list(logits.shape or ())
@@ -49,7 +49,9 @@ def negative_log_likelihood(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> ir.Value:
-    """Minus the logarithm at each label, times the weight of the class; "mean" divides by the sum of weights."""
+    """Adds a negative log likelihood: minus the logarithm at each label, times the ``weight`` of its class ([C]; None:
+    1). ``logarithms``: of probabilities, float32, with the classes along ``axis``; ``ignore_index``: a label that does
+    not count; ``reduction``: "none", "sum", or "mean": the sum divided by the sum of the weights."""
     dims = list(labels.shape or ())
     with b.float32(KEEP):
         labels = b.typed(b.op("Cast", labels, to=int(INT64)), INT64, *dims)
@@ -69,17 +71,18 @@ def negative_log_likelihood(
         weights = b.typed(ones if weight is None else b.op("Gather", weight, safe), FLOAT, *dims)
         if weight is not None:
             losses = b.typed(b.op("Mul", losses, weights), FLOAT, *dims)
-        # A factor: a NaN that is only chosen has no gradient, and the step would pass for finite
+        # A factor, not a Where: a NaN that is only chosen has no gradient, and the step would pass for finite
         factor = b.typed(b.op("Where", inside, b.number(1), b.number(float("nan"))), FLOAT, *dims)
         losses = b.typed(b.op("Mul", losses, factor), FLOAT, *dims)
         if counted is not None:
             losses = b.typed(b.op("Where", counted, losses, zero), FLOAT, *dims)
             weights = b.typed(b.op("Where", counted, weights, zero), FLOAT, *dims)
-        return _reduced(b, losses, weights, reduction)
+        return _reduce_losses(b, losses, weights, reduction)
 
 
-def _reduced(b: Builder, losses: ir.Value, weights: ir.Value, reduction: str) -> ir.Value:
-    """Losses summed, or divided by the sum of ``weights`` (1 where that is 0), as ``reduction`` says."""
+def _reduce_losses(b: Builder, losses: ir.Value, weights: ir.Value, reduction: str) -> ir.Value:
+    """Of a loss: the losses of all labels as they are ("none"), summed ("sum"), or summed and divided by the sum of
+    ``weights``, by 1 where that is 0 ("mean")."""
     if reduction == "none":
         return losses
     axes = range(b.rank(losses))
@@ -92,41 +95,42 @@ def _reduced(b: Builder, losses: ir.Value, weights: ir.Value, reduction: str) ->
 
 
 def mse(b: Builder, output: ir.Value, target: ir.Value) -> ir.Value:
-    """The mean of squared differences, a float32 scalar. ``target`` has the shape of the output."""
+    """Adds a mean squared error, a float32 scalar. ``target`` has the shape of the output."""
     with b.float32(KEEP):
         dims = list(output.shape or ())
-        away = b.typed(b.op("Sub", b.cast(output, FLOAT), b.cast(target, FLOAT)), FLOAT, *dims)
-        squares = b.typed(b.op("Mul", away, away), FLOAT, *dims)
+        difference = b.typed(b.op("Sub", b.cast(output, FLOAT), b.cast(target, FLOAT)), FLOAT, *dims)
+        squares = b.typed(b.op("Mul", difference, difference), FLOAT, *dims)
         axes = range(b.rank(output))
-        return b.typed(b.op("Div", b.typed(b.sum(squares, axes, keep=False), FLOAT), b.count(away, axes)), FLOAT)
+        total = b.typed(b.sum(squares, axes, keep=False), FLOAT)
+        return b.typed(b.op("Div", total, b.count(difference, axes)), FLOAT)
 
 
 # -- losses of exported graphs -----------------------------------------------------------------------------------------
 
 
 def is_loss(node: ir.Node) -> bool:
-    """Whether a node computes a loss from scores and numbers of classes."""
+    """Whether a node of a forward graph is one of ONNX's losses of scores and numbers of classes."""
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
 def lower_losses(graph: ir.Graph) -> None:
-    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph.
-
-    Raises AmpError AMP212 for one of whose inputs the rank is not known.
-    """
+    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat forward graph in simple
+    operators. Raises AmpError AMP212 for one with an input whose rank is not known."""
     b = Builder(graph, "loss")
     for node in b.in_front_of_each(is_loss):
         try:
-            made = _written_loss(b, node)
+            made = _write_loss(b, node)
         except ValueError as error:
             hint = "give the input shapes when you export it"
             raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
         b.replace_node(node, made)
 
 
-def _written_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
-    """The outputs of a loss node in simple operators, in float32: the loss, and the logarithms of the chances."""
-    scores, labels, weight = operand(node), operand(node, 1), (*node.inputs[2:], None)[0]
+def _write_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
+    """The outputs of a loss node in simple operators, in float32: the loss, and the logarithms of the probabilities.
+    Raises ValueError where the rank of the labels is not known."""
+    scores, labels = operand(node), operand(node, 1)
+    weight = node.inputs[2] if len(node.inputs) > 2 else None
     b.rank(labels)
     logarithms = scores
     if node.op_type == "SoftmaxCrossEntropyLoss":
@@ -140,7 +144,8 @@ def _written_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
 
 @dataclass(frozen=True)
 class ClassInput:
-    """An input of class numbers: 0 .. ``classes`` - 1 (0 where that is not known), or ``ignored`` where that is one."""
+    """An input of a step that holds numbers of classes: 0 .. ``classes`` - 1 (``classes`` is 0 where it is not known),
+    or ``ignored``, a label that does not count (None for none)."""
 
     name: str
     classes: int
@@ -148,7 +153,8 @@ class ClassInput:
 
 
 def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]:
-    """The inputs that a loss reads as labels, every number of them: to be asked before `lower_losses`."""
+    """The inputs of a forward graph all of whose numbers are labels of the loss nodes that ``loss`` is computed from;
+    to be asked before `lower_losses` rewrites these."""
     inputs, found, needed = set(graph.inputs), [], {loss}
     for node in reversed(graph):
         if not needed.intersection(node.outputs):
@@ -171,12 +177,13 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
 # -- the scalar that a step differentiates -----------------------------------------------------------------------------
 
 LOSSES = ("cross_entropy", "mse")
-REASON = "the sum of losses"
+REASON = "the sum of losses"  # why it is float32
 
 
 @dataclass(frozen=True)
 class AddedLoss:
-    """A loss, its labels, which are a new input of the graph, and how many classes they name (0: not known, none)."""
+    """A loss that was added behind a forward graph: its value, its labels, which are a new input of the graph, and the
+    number of classes (0: not known, or no classes)."""
 
     value: ir.Value
     labels: ir.Value
@@ -184,17 +191,15 @@ class AddedLoss:
 
 
 def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLoss:
-    """Adds a loss of the first output, with an input for its labels, behind a forward graph.
-
-    Raises AmpError AMP213 for a name that is no loss, and for an output that has none.
-    """
+    """Adds the loss ``name``, one of `LOSSES`, behind a forward graph, of its first output and a new input for the
+    labels; ``outputs`` are the graph's by name. Raises AmpError AMP213 for a name or an output that does not suit."""
     if name not in LOSSES:
         known = [*LOSSES, *outputs]
         hint = nearest(name, known) or f"there are: {', '.join(known)}"
         raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
     result = next(iter(outputs.values()))
     if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
-        message = f"cannot take {name} of output '{result.name}', {described(result)}"
+        message = f"cannot take {name} of output '{result.name}', {type_and_shape(result)}"
         raise AmpError("AMP213", message, hint="name an output that is the loss")
     dims, dtype, classes = list(result.shape), result.dtype, 0
     axis = 1 if len(dims) > 3 else len(dims) - 1
@@ -202,7 +207,7 @@ def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLos
         size = dims.pop(axis)
         classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
         if classes == 1:
-            message = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
+            message = f"cross_entropy of output '{result.name}', {type_and_shape(result)}, is 0: it has one class"
             raise AmpError("AMP213", message, hint="compute BCEWithLogitsLoss in the module, and name its output")
     labels = ir.Value(name=b.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims))
     b.graph.inputs.append(labels)
@@ -212,7 +217,7 @@ def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLos
 
 
 def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
-    """A float32 value of one element as a scalar. Raises AmpError AMP213 for anything else."""
+    """A loss, a float32 value of one element, as a scalar. Raises AmpError AMP213 for any other value."""
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != ir.DataType.FLOAT or dims is None or any(dim != 1 for dim in dims):
         message = f"output '{value.name}' is not a float32 scalar but {value.dtype} {dims}"
@@ -223,7 +228,7 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def weighted_sum(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
-    """The weighted sum of scalars, in float32; one alone that counts whole is itself."""
+    """The loss that is differentiated: the sum of ``terms`` (name -> scalar) times their weights, in float32."""
     with b.float32(REASON):
         parts = [
             value if weights[name] == 1 else b.typed(b.op("Mul", value, b.number(weights[name])), FLOAT)
@@ -236,10 +241,8 @@ FORM = f"{', '.join(LOSSES)}, or the name of an output that is a float32 scalar;
 
 
 def loss_terms(given: object) -> dict[str, float] | None:
-    """Name -> weight, of a name, of words ``NAME`` and ``NAME=WEIGHT``, or of a mapping; None for None.
-
-    Raises AmpError AMP213 for anything else, a weight that is 0 or no number, and two losses that want labels.
-    """
+    """The terms of a loss as a user gives them (a name, a row of texts ``NAME`` and ``NAME=WEIGHT``, or a mapping), as
+    name -> weight; None for None. Raises AmpError AMP213 for other forms, a weight of 0, two losses with labels."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -265,7 +268,7 @@ def loss_terms(given: object) -> dict[str, float] | None:
 
 
 def spelled_terms(terms: Mapping[str, float]) -> str:
-    """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
+    """The terms of a loss, name -> weight, as one text: ``a=1.0, b=0.5``, or one name alone for a weight of 1."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
@@ -277,14 +280,14 @@ def read_spelled(text: str) -> dict[str, float]:
 
 
 def parse_losses(words: Sequence[str]) -> str | list[str] | None:
-    """The options of a command line: the last of those without a weight, or terms."""
+    """The losses that a command line names by ``words``: all if one has a weight (NAME=WEIGHT), else the last; None."""
     if not any("=" in word for word in words):
         return words[-1] if words else None
     return list(words)
 
 
 def _loss_and_weight(word: str) -> tuple[str, float]:
-    """What a user names as a loss, and its weight: "name=0.5" is 0.5, anything else is 1."""
+    """The name and the weight of a loss in text: "NAME=WEIGHT", or else all of it as a name, and 1."""
     name, _, weight = word.rpartition("=")
     try:
         return (name, float(weight)) if name else (word, 1.0)

@@ -1,7 +1,7 @@
-"""Which initializers of a forward graph are trained, and what it does to its buffers beside: moving averages, counters.
+"""Which initializers of a forward graph are trained, and which are buffers that it updates: moving averages, counters.
 
-torch lists them in its signature, the new value of a buffer as an output. A buffer that is not written back would stay
-as it was exported, so what cannot be state of the step is refused.
+torch lists both in its signature, with the output that is the new value of a buffer. A buffer that is not written back
+would stay as it was exported, so one that cannot be state of the step is refused.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from ...core.errors import AmpError, nearest
 from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import has, traits
 from .batch_norm import initializer_of, is_trained
-from .read import FLOATS, described, signature
+from .read import FLOATS, signature, type_and_shape
 
 if TYPE_CHECKING:
     import torch
 
 
 def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Value]:
-    """The initializers that are trained: all parameters (`parameter_names`) but those that ``freeze`` matches.
-
-    Raises AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named and the
-    graph does not hold, AMP205 for one that is not float32.
-    """
+    """The initializers that are trained: all parameters (`parameter_names`) but those that a pattern of ``freeze``
+    matches. Raises AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named
+    and the graph does not hold, and where nothing is left, AMP205 for one that is not float32."""
     stored, frozen = _float_initializers(model.graph), frozen_names(model, freeze)
     trained = [name for name in parameter_names(model) if name not in frozen]
     missing = [name for name in trained if name not in stored]
@@ -49,10 +47,8 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
 
 
 def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
-    """What is not trained: the initializers, parameters and buffers that a pattern matches.
-
-    Raises AmpError AMP305 for one that matches nothing.
-    """
+    """The names of what is not trained: the initializers, parameters and buffers that a pattern of ``freeze`` matches.
+    Raises AmpError AMP305 for a pattern that matches nothing."""
     buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
     known = list(dict.fromkeys([*_float_initializers(model.graph), *_listed_parameters(model), *buffers]))
     for pattern in freeze:
@@ -75,16 +71,13 @@ def _float_initializers(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def parameter_names(model: ir.Model) -> list[str]:
-    """What torch's exporter calls a parameter, where the file has its list.
+    """The names of a forward graph's parameters: by the exporter's list, where the file has it. Elsewhere every float
+    initializer with a dimension is one, except for
 
-    Elsewhere every float initializer with a dimension is one, except for
-
-    - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (the trait
-      without_gradient);
-    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask;
-    - what is only subtracted from the data of a graph input or divides it: a normalization;
-    - a single number, unless it is a weight of a product, a convolution, a norm or PRelu, or is added to the result
-      of a product or a convolution.
+    - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (`without_gradient`);
+    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask; - what is only subtracted from the data of a
+    graph input or divides it: a normalisation; - a single number, unless it is a weight of a product, a convolution, a
+    norm or PRelu, or is added to the result of a product or a convolution.
     """
     named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
@@ -97,7 +90,7 @@ LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are f
 
 
 def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
-    """Whether training would move a stored tensor: it is no statistic, shape, mask or constant."""
+    """Whether a stored tensor is a parameter as `parameter_names` says; ``data``: `_untrained_data`."""
     tensor, reads = value.const_value, list(_readers_through_views(value))
     if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
         return False
@@ -111,16 +104,15 @@ def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
 
 
 def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    """Whether an input gets no gradient, as a shape, an axis or a condition, or is what raw data is shifted or divided
-    by, as the mean of pixels."""
+    """Whether a node's input ``index`` is no parameter: it gets no gradient, as a shape, an axis or a condition, or raw
+    ``data`` is shifted or divided by it, as by the mean of pixels."""
     kind = kind_of(node)
-    return traits().at(kind, "without_gradient", index) or (
-        has(kind, "normalizes") and index == 1 and node.inputs[0] in data
-    )
+    normalizes = has(kind, "normalizes") and index == 1 and node.inputs[0] in data
+    return normalizes or traits().at(kind, "without_gradient", index)
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """What trains: the nodes that read a value or a view of it, each with the place of the input."""
+    """Whether something trains: the nodes that read a value, or a view of it, each with the place of the input."""
     for node, index in value.uses():
         if has(kind_of(node), "keeps_all") and index == 0 and not node.outputs[0].is_graph_output():
             yield from _readers_through_views(node.outputs[0])
@@ -129,8 +121,8 @@ def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _untrained_data(graph: ir.Graph) -> set[ir.Value]:
-    """What does not train: graph inputs, and what is made of them by views, and by shifts and divisions by stored
-    numbers alone: still raw data."""
+    """What does not train: raw data, which are graph inputs and what is computed from them by views, and by shifts and
+    divisions by stored numbers alone."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
@@ -142,7 +134,8 @@ def _untrained_data(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
-    """Whether a stored single number is trained at this operand: of a product, as a scale, or added to a product."""
+    """Whether a stored single number is a parameter as input ``index`` of a node: an operand of a product, the scale of
+    a norm or PRelu, or added to a product."""
     if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
@@ -151,7 +144,7 @@ def _is_learnt_number(node: ir.Node, index: int) -> bool:
 
 
 def _listed_parameters(model: ir.Model) -> list[str]:
-    """The names of parameters by the exporter's own list; empty where the file has none."""
+    """The names of a forward graph's parameters by the exporter's list; empty where the file has none."""
     return re.findall(r"\bPARAMETER target='([^']*)'", signature(model))
 
 
@@ -163,17 +156,14 @@ KEEP = "a running value: a low type would lose what one step adds"
 
 
 def mutations(model: ir.Model) -> dict[str, str]:
-    """Buffer -> the value that is its next one, as torch says."""
+    """The buffers that a forward graph updates, by torch's signature: buffer -> the name of its next value."""
     return {buffer: value for value, buffer in MUTATION.findall(signature(model))}
 
 
 def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
-    """A module's buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
-
-    Running statistics are left to `lower_batch_norm`; ``exported_mode``: only norms exported for training train.
-
-    Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
-    """
+    """The buffers that become state of a step: buffer -> the output that is its next value. Those that are ``frozen``
+    stay as they are, and running statistics are left to `lower_batch_norm` (``exported_mode``: those of norms that were
+    exported for training). Raises AmpError AMP215 for another that the graph lacks, or whose next value does."""
     graph = model.graph
     outputs = {value.name: value for value in graph.outputs}
     norms = [node for node in graph if is_trained(node, exported_mode)]
@@ -187,8 +177,8 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
             message = "not in the graph" if old is None else f"stored, and its next value '{output}' is not an output"
             hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
             raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {message}", hint=hint)
-        if described(old) != described(new):
-            message = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
+        if type_and_shape(old) != type_and_shape(new):
+            message = f"output '{output}' is {type_and_shape(new)}, and its buffer '{buffer}' is {type_and_shape(old)}"
             raise AmpError(
                 "AMP215", message, hint="the next value has the type and the shape of the buffer, both known"
             )
@@ -197,10 +187,8 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
 
 
 def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
-    """Makes state of the buffers that a module updates beside its running statistics: stored, with an output each.
-
-    torch's exporter stores only what the graph reads. Returns their names.
-    """
+    """Stores the buffers that a module updates beside its running statistics in its exported graph, and makes outputs
+    of their next values; torch's exporter stores only what the graph reads. Returns their names."""
     graph, buffers = model.graph, dict(module.named_buffers())
     norms = [node for node in graph if is_trained(node, exported_mode=False)]
     running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
@@ -222,7 +210,7 @@ def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
 
 
 def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.Value, ir.Value]]:
-    """Each buffer and its next value; what lies between them is kept in float32."""
+    """The buffers of a forward graph, with their next values, by ``buffers`` (buffer -> output); float32 between."""
     outputs = {value.name: value for value in graph.outputs}
     pairs = [(graph.initializers[buffer], outputs[output]) for buffer, output in buffers.items()]
     for old, new in pairs:

@@ -1,5 +1,5 @@
-"""What a graph draws as it trains, Dropout's masks and random numbers (drop path, noise), as functions of a counter in
-the state: a resumed run repeats. Each node has a key of its own; the counter is the step, and the place of the element.
+"""Dropout's masks and random numbers (drop path, noise) in training graphs, as functions of a counter in the state: a
+resumed run repeats them. Each node has a key of its own; it draws by the step and the place of the element.
 
 Numbers are those of Widynski, Squares: A Fast Counter-Based RNG (2020): four rounds of squaring a counter times a key,
 modulo 2^64. That is Mul, Add and Div of uint64, which every provider has and computes alike.
@@ -7,8 +7,8 @@ modulo 2^64. That is Mul, Add and Div of uint64, which every provider has and co
 Masks take five passes of int32 over the elements, each as cheap as one of float32. The elements lie in rows of 512. A
 row i has two random words e, f and a column j two words b, c, from Squares. Element (i, j) is t (t + c) modulo 2^32
 with t = e b + f, where e and c are odd. t alone, multiply and add, makes any two elements independent (Dietzfelbinger,
-1996); t (t + c) takes each even number for two t, so that chances stay what they are, and is no line in the words any
-more. All of it is Mul and Add of int32, which wrap in every runtime.
+1996); t (t + c) takes each even number for two t, so that probabilities stay what they are, and is not linear in the
+words any more. All of it is Mul and Add of int32, which wrap in every runtime.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.IN
 UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
 KINDS = (*UNIFORM, *NORMAL, "Bernoulli", "Multinomial")
 KEEP = "random numbers: a low type rounds the chances"
-STREAMS = 1 << 20  # the keys of Dropouts come before
-HALF = 2**32  # of the bits of a counter: the numbers of one step
-COLUMNS = 512
-LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # of int32
+STREAMS = 1 << 20  # keys up to here are those of Dropouts
+HALF = 2**32  # a counter's lower 32 bits count the numbers of one step, the upper ones the steps
+COLUMNS = 512  # in a row of a mask
+LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # int32's least, greatest, and how many there are
 
 
 def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.Value:
-    """A vector of ``size`` int64 numbers, uniform from 0 below 2^32. ``size`` and ``step`` are int64 scalars."""
+    """Adds random numbers of a training step: a vector of ``size`` int64 numbers, uniform from 0 below 2^32, that
+    ``step`` and ``key`` determine. ``size`` and ``step`` are int64 scalars of the graph, ``key`` is a `stream_key`."""
     index = b.op("Range", b.int64(0), size, b.int64(1))
     counter = b.op("Add", index, b.op("Mul", step, b.int64(HALF)))
     half, constant = (b.constant(np.array(number, np.uint64)) for number in (HALF, key))
@@ -43,14 +44,14 @@ def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.V
     x = y
     for term in (y, z, y):
         x = b.op("Add", b.op("Mul", x, x), term)
-        x = b.op("Add", b.op("Div", x, half), b.op("Mul", x, half))  # its halves change places
+        x = b.op("Add", b.op("Div", x, half), b.op("Mul", x, half))  # swaps its halves
     x = b.op("Div", b.op("Add", b.op("Mul", x, x), z), half)
     return b.op("Cast", x, to=int(INT64))
 
 
 def stream_key(seed: int, number: int) -> int:
-    """Random numbers of a training step: a key for Squares as its paper wants them: odd, and the hexadecimal digits of
-    either half differ from each other and from 0."""
+    """Random numbers of a training step: the key number ``number`` of a seed, as Squares' paper wants it: odd, and the
+    hexadecimal digits of either half differ from each other and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0
     for half in range(2):
@@ -78,22 +79,26 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
     """
     b = Builder(graph, "train")
     for number, node in enumerate(b.in_front_of_each(lambda node: kind_of(node) == "Dropout")):
-        drops = _trains(b, node)
-        made = _dropped(b, node, step_counter, stream_key(seed, number)) if drops else _dropping_nothing(b, node)
+        drops = _is_active(b, node)
+        made = (
+            _write_dropout(b, node, step_counter, stream_key(seed, number))
+            if drops
+            else _write_inactive_dropout(b, node)
+        )
         b.replace_node(node, made)
 
 
-def _trains(b: Builder, node: ir.Node) -> bool:
-    """Whether a Dropout is active. Raises AmpError AMP205 where the graph computes that."""
+def _is_active(b: Builder, node: ir.Node) -> bool:
+    """Whether a Dropout drops anything, by its third input. Raises AmpError AMP205 where the graph computes that."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
-    given = b.given(mode)
+    given = b.known_numbers(mode)
     if mode is not None and given is None:
         hint = "export the model in the mode that it is to have"
         raise AmpError("AMP205", "the graph computes whether Dropout is active", where=place_of(node), hint=hint)
     return given is not None and bool(given.reshape(()))
 
 
-def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
+def _write_inactive_dropout(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
     x = operand(node)
     found = [b.copy(x)]
@@ -102,9 +107,9 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
     return found
 
 
-def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
-    """What Dropout gives: x times a mask of 1 / (1 - ratio) and zeros; as torch's, it makes NaN of an infinite number
-    that is dropped."""
+def _write_dropout(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
+    """The outputs of an active Dropout: x times a mask of 1 / (1 - ratio) and zeros, and the mask as truth values. As
+    torch's, it makes NaN of an infinite number that is dropped."""
     x, ratio = operand(node), node.inputs[1] if len(node.inputs) > 1 else None
     threshold, factor = _threshold_and_factor(b, x, ratio)
     flat = dropout_mask(b, threshold, x, step, key)
@@ -114,8 +119,9 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
 
 
 def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); constants where the ratio is one."""
-    given = np.array(0.5) if ratio is None else b.given(ratio)
+    """Of a Dropout: the number that a random int32 must reach for its element to be kept, and 1 / (1 - ratio) in the
+    type of ``x``; constants where the ratio is one. ``ratio``: None for the default, 0.5."""
+    given = np.array(0.5) if ratio is None else b.known_numbers(ratio)
     if given is not None:
         share = float(given.reshape(()))
         threshold = min(round(share * CHANCES) + LEAST, LARGEST)
@@ -130,30 +136,29 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
 
 
 def dropout_mask(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
-    """Dropout's mask of ``x`` as a vector: whether each random int32 is at least ``threshold``, a scalar."""
+    """Adds Dropout's mask of ``x`` as a vector of truth values: whether the random int32 of each element, by the method
+    at the head of the file, is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), b.int64(2**31))
     words = b.op("Cast", wide, to=int(INT32))
-    column, more = _halves(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
-    factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
-    t = b.op("Add", b.op("Mul", _times_two_plus_one(b, factor), column), term)
-    drawn = b.op("Mul", t, b.op("Add", t, _times_two_plus_one(b, more)))
+    column, more = _split_words(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
+    factor, term = _split_words(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
+    t = b.op("Add", b.op("Mul", _odd(b, factor), column), term)
+    drawn = b.op("Mul", t, b.op("Add", t, _odd(b, more)))
     flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, threshold), b.ints(-1))
     return flat if size is None else b.op("Slice", flat, b.ints(0), size, b.ints(0))
 
 
-def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
-    """The words from ``start`` to ``end`` in ``shape``, whose first axis is 2, as its two halves."""
+def _split_words(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
+    """Of a Dropout's mask: the random words from ``start`` to ``end`` as two tensors: reshaped to ``shape``, whose
+    first axis is 2, and split along that."""
     mine = b.op("Slice", words, b.ints(start), b.ints(end), b.ints(0))
     return b.ops("Split", 2, b.op("Reshape", mine, b.ints(*shape)), b.ints(1, 1), axis=0)
 
 
 def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """How many random words are drawn for ``x``, a scalar, and how many elements it has, a vector of one; None where
-    all rows are full.
-
-    Constants where the shape is known; else three operators on the host, where sizes are.
-    """
+    """Of a Dropout's mask: how many random words are drawn for ``x``, a scalar, and how many elements it has, a vector
+    of one, or None where all rows are full. Constants where the shape is known; else operators on the host."""
     dims = None if x.shape is None else list(x.shape)
     if dims is not None and all(isinstance(dim, int) for dim in dims):
         size = math.prod(int(str(dim)) for dim in dims)
@@ -164,8 +169,8 @@ def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     return b.op("Add", half, half), size_of
 
 
-def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
-    """2 x + 1, an odd number for any int32."""
+def _odd(b: Builder, value: ir.Value) -> ir.Value:
+    """Of a Dropout's mask: 2 x + 1, which is odd for any int32 x."""
     two, one = (b.constant(np.array(number, np.int32)) for number in (2, 1))
     return b.op("Add", b.op("Mul", value, two), one)
 
@@ -174,15 +179,13 @@ def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def is_random(node: ir.Node) -> bool:
-    """Forward graph: whether a node draws random numbers (Dropout aside)."""
+    """Whether a node of a forward graph draws random numbers, other than a Dropout."""
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
 def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
-    """Rewrites every random operator but Dropout of a flat forward graph as a function of a counter of steps.
-
-    Raises AmpError AMP205 for Multinomial.
-    """
+    """Rewrites every random operator but Dropout of a flat forward graph as a function of a counter of steps, an int64
+    scalar, and of ``seed``. Raises AmpError AMP205 for Multinomial."""
     b = Builder(graph, "train")
     for number, node in enumerate(b.in_front_of_each(is_random)):
         if node.op_type == "Multinomial":
@@ -195,7 +198,7 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
 
 
 def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
-    """The result of a random node (uniform, normal, Bernoulli) as a function of the step and a key."""
+    """The result of a random node (uniform, normal, Bernoulli) by the step and two keys (one but for normal)."""
     like = node.inputs[0] if node.inputs else None
     sizes = attribute(node, "shape", ()) if like is None else like.shape
     dims = None if sizes is None else list(sizes)
@@ -208,7 +211,7 @@ def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -
 
     def uniform(key: int) -> ir.Value:
         """From 0 below 1, in steps of 2^-24: float32 holds each."""
-        known = b.given(shape)
+        known = b.known_numbers(shape)
         count = None if known is None else int(known.prod(dtype=np.int64))
         size = b.op("Reshape", b.op("Size", like), b.ints()) if count is None else b.int64(count)
         bits = b.op("Div", random_numbers(b, size, step, key), b.int64(256))

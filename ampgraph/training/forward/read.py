@@ -1,4 +1,4 @@
-"""A forward graph made ready for differentiation: flat and typed."""
+"""Reads a forward graph and makes it ready for differentiation: flat, typed, in operators that have gradients."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ..gradients.builder import Builder
 
 OLDEST = 18  # the opset that gradients are written in
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
+STACK = "pkg.torch.onnx.stack_trace"  # metadata with paths of the machine that exports, which would differ elsewhere
 AS_DATA = "GroupNormalization"  # onnx infers nothing of it: its result is like its first input
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def read_forward(model: object) -> ir.Model:
-    """A flat copy of a model: functions inlined, at opset 18 or later, every type and shape inferred that can be.
-
-    Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a graph that is a training step already.
+    """A forward graph as a flat copy of any kind of ONNX model: functions inlined, at opset 18 or later, every type and
+    shape inferred that can be. Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a training step.
     """
     graph, _ = adapters.load(model)
     if not isinstance(graph, OnnxGraph):
@@ -48,8 +47,8 @@ def read_forward(model: object) -> ir.Model:
 
 
 def infer(model: ir.Model) -> None:
-    """Forward graph: types and shapes of what has none, where onnx can infer them, or where the type is that of the
-    data."""
+    """Infers, in place, types and shapes of a forward graph's values that have none, where onnx can; GroupNormalization
+    gets those of its data, since onnx cannot."""
     fill_in = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
     fill_in(model)
     again = [node for node in model.graph if node.op_type == AS_DATA and node.outputs[0].dtype is None]
@@ -62,11 +61,11 @@ def infer(model: ir.Model) -> None:
 
 
 def signature(model: ir.Model) -> str:
-    """What torch's exporter says of inputs and outputs, line by line; empty where it says nothing."""
+    """The text in which torch's exporter describes a forward graph's inputs and outputs, line by line; "" for none."""
     return model.graph.metadata_props.get(SIGNATURE) or model.metadata_props.get(SIGNATURE) or ""
 
 
-def described(value: ir.Value) -> str:
+def type_and_shape(value: ir.Value) -> str:
     """For errors of a forward graph: the type and the shape of a value in words."""
     dims = "of unknown shape" if value.shape is None else f"[{', '.join(str(dim) for dim in value.shape)}]"
     return f"{'of unknown type' if value.dtype is None else value.dtype.name} {dims}"
@@ -76,7 +75,7 @@ def described(value: ir.Value) -> str:
 
 
 def check_batch(batch: object) -> int | None:
-    """The batch size of a training step as somebody gave it. AmpError AMP301 for what is no size."""
+    """The batch size of a training step as a user gave it, None for an open one. Raises AmpError AMP301 otherwise."""
     if batch is None:
         return None
     if not is_whole(batch) or not isinstance(batch, int) or batch < 1:
@@ -92,8 +91,7 @@ def fix_batch(model: ir.Model, batch: int) -> None:
     the host, with copies between device and host in each step, and no CUDA graph.
 
     The batch is the axis that the first input leaves open; other inputs follow where theirs has the same name, or none.
-    Raises AmpError AMP301 where no input leaves its first axis open, or the size is another one.
-    """
+    Raises AmpError AMP301 where no input leaves its first axis open, or the size is another one."""
     fed = [value for value in model.graph.inputs if not value.is_initializer() and value.shape and len(value.shape)]
     open_ones = [value for value in fed if not isinstance(_first_size(value), int)]
     if not open_ones:
@@ -112,20 +110,20 @@ def fix_batch(model: ir.Model, batch: int) -> None:
 
 
 def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
-    """The size of an input's first axis, which is the batch."""
+    """For training: the size of an input's first axis, which is the batch; the input must have axes."""
     assert value.shape is not None
     return value.shape[0]
 
 
 def _batch_symbol(value: ir.Value) -> str:
-    """For training: the name of an input's first axis where it is open; "" for a number."""
+    """For training: the name of an input's first axis, where it is open and has one; else ""."""
     first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 
 
 def _fix_dimension(model: ir.Model, name: str, batch: int) -> None:
-    """Forward graph: gives a named dimension a size in inputs and outputs; shapes in between that had it are inferred
-    anew."""
+    """For training: gives a named dimension the size ``batch`` in inputs and outputs, and removes all open shapes in
+    between, which are to be inferred anew; "" names none."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None and name:
             sizes = [batch if isinstance(d, ir.SymbolicDim) and d.value == name else d for d in value.shape]
@@ -136,53 +134,51 @@ def _fix_dimension(model: ir.Model, name: str, batch: int) -> None:
                 value.shape = None
 
 
-# -- what torch's exporter leaves where its optimizer did not run ------------------------------------------------------
+# -- operators that torch's exporter leaves where its optimizer did not run --------------------------------------------
 
 
 def lower_residues(graph: ir.Graph) -> bool:
-    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, since Cast and Split have gradients and
-    CUDA kernels, and products of transposed matrices and vectors; returns whether there were any.
-
-    Types and shapes must have been inferred; they are to be inferred again.
-
-    Raises AmpError AMP210 for what cannot be written so.
-    """
+    """Rewrites nodes of a forward graph that torch's exporter leaves: CastLike to Cast, SplitToSequence with its
+    SequenceAt to Split (these have gradients and CUDA kernels), and products of a transposed matrix and a vector;
+    returns whether there were any. Types and shapes must have been inferred, and are to be inferred again. Raises
+    AmpError AMP210 for what cannot be written so."""
     b = Builder(graph, "lowered")
     for node in b.in_front_of_each(_is_residue):
-        _LOWERED[node.op_type](b, node)
+        _LOWERINGS[node.op_type](b, node)
     return b.before is not None
 
 
 def _is_residue(node: ir.Node) -> bool:
-    """Whether a node is rewritten before gradients; of products those of a transposed matrix and a vector are."""
+    """Whether `lower_residues` rewrites a node; of products those of a transposed matrix and a vector."""
     pair = [value for value in node.inputs if value is not None and value.shape is not None]
     if kind_of(node) != "MatMul" or len(pair) < 2:
-        return kind_of(node) in _LOWERED and kind_of(node) != "MatMul"
+        return kind_of(node) in _LOWERINGS and kind_of(node) != "MatMul"
     makers = [value.producer() for value in pair]
     transposed = any(maker is not None and maker.op_type == "Transpose" for maker in makers)
     return transposed and min(len(value.shape or ()) for value in pair) == 1
 
 
 def _lower_cast_like(b: Builder, node: ir.Node) -> None:
-    """CastLike as the Cast that it is; AmpError AMP210 where the type is unknown."""
+    """Rewrites a CastLike as a Cast. Raises AmpError AMP210 where the type is not known."""
     x, like = operand(node), operand(node, 1)
     if like.dtype is None:
-        raise _refused(node, f"the type of '{like.name}' is not known")
+        raise _residue_error(node, f"the type of '{like.name}' is not known")
     made = b.op("Cast", x, to=int(like.dtype))
     made.type, made.shape = ir.TensorType(like.dtype), x.shape
-    _replace(b, node, made)
+    _replace_result(b, node, made)
 
 
 def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
-    """SplitToSequence, whose pieces are read by SequenceAt, as one Split; AmpError AMP210 for other readers."""
+    """Rewrites a SplitToSequence and the SequenceAt that read it as one Split. Raises AmpError AMP210 for other
+    readers, and where the sizes of the pieces are not known."""
     x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
-    sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
+    sizes = b.known_numbers(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
     if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
-        raise _refused(node, "its pieces are not known")
+        raise _residue_error(node, "its pieces are not known")
     if len(node.inputs) == 1 or sizes.ndim == 0:
         length = b.dim(x, axis)
         if length is None:
-            raise _refused(node, f"axis {axis} of '{x.name}' has no known size")
+            raise _residue_error(node, f"axis {axis} of '{x.name}' has no known size")
         step = int(sizes)
         sizes = np.array([min(step, length - start) for start in range(0, length, step)])
     pieces = b.ops("Split", len(sizes), x, b.ints(*sizes.tolist()), axis=axis)
@@ -191,17 +187,17 @@ def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
         dims[axis] = size
         piece.type, piece.shape = x.type, ir.Shape(dims)
     for reader, _ in list(sequence.uses()):
-        index = b.given(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
+        index = b.known_numbers(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
         if index is None:
-            raise _refused(reader, "reads a sequence")
-        _replace(b, reader, pieces[int(index.reshape(()))])
+            raise _residue_error(reader, "reads a sequence")
+        _replace_result(b, reader, pieces[int(index.reshape(()))])
     if sequence.is_graph_output():
-        raise _refused(node, "its sequence is an output")
+        raise _residue_error(node, "its sequence is an output")
     b.graph.remove(node, safe=True)
 
 
-def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
-    """Has readers of the node's result read ``new``, and removes the node."""
+def _replace_result(b: Builder, node: ir.Node, new: ir.Value) -> None:
+    """For `lower_residues`: makes readers of a node's only result read ``new``, and removes the node."""
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
         new = b.copy(new)
@@ -209,26 +205,25 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     b.graph.remove(node, safe=True)
 
 
-def _refused(node: ir.Node, message: str) -> AmpError:
-    """The error for a form that cannot be rewritten, with how to export instead."""
+def _residue_error(node: ir.Node, message: str) -> AmpError:
+    """The AmpError AMP210 for a node that `lower_residues` cannot rewrite, with how to export instead."""
     hint = "export with ampgraph.export_for_training, which writes Cast and Split"
     return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
 
 def _lower_transposed_product(b: Builder, node: ir.Node) -> None:
-    """Writes a product of a transposed matrix and a vector with the vector as a matrix: ONNX Runtime 1.31 computes the
-    other form wrongly."""
+    """Rewrites a product of a transposed matrix and a vector as one of matrices: ONNX Runtime 1.31 errs in it."""
     x, y = node.inputs
     assert x is not None and y is not None and x.shape is not None and y.shape is not None
-    first, axis = len(x.shape) == 1, -2 if len(x.shape) == 1 else -1
+    first = len(x.shape) == 1
     vector = x if first else y
     matrix = b.op("Unsqueeze", vector, b.ints(0 if first else 1))
-    b.typed(matrix, vector.dtype or ir.DataType.FLOAT, *((1, vector.shape[0]) if first else (vector.shape[0], 1)))  # type: ignore[index]
+    b.typed(matrix, vector.dtype or ir.DataType.FLOAT, *((1, x.shape[0]) if first else (y.shape[0], 1)))
     made = b.op("MatMul", *((matrix, y) if first else (x, matrix)))
-    _replace(b, node, b.op("Squeeze", made, b.ints(axis)))
+    _replace_result(b, node, b.op("Squeeze", made, b.ints(-2 if first else -1)))
 
 
-_LOWERED = {
+_LOWERINGS = {
     "CastLike": _lower_cast_like,
     "SplitToSequence": _lower_split_to_sequence,
     "MatMul": _lower_transposed_product,

@@ -1,9 +1,9 @@
 """Exports a torch module as a forward graph that trains.
 
 torch's exporter is made for inference, and its optimizer merges parameters that start out equal (all LayerNorm weights
-become one), folds BatchNormalization into Conv, and keeps one name of tied weights while it lists both. Each is
-silent, and each breaks a training. Here the graph is exported as it is, and optimized with every parameter and running
-statistic as an input, which nothing can merge or fold.
+become one), folds BatchNormalization into Conv, and keeps one name of tied weights while it lists both. It does so
+without a word, and each of it breaks a training. Here the graph is exported as it is, and optimized with every
+parameter and running statistic as an input, which nothing can merge or fold.
 """
 
 from __future__ import annotations
@@ -41,17 +41,14 @@ if TYPE_CHECKING:
 else:  # imported when somebody asks for the types of what names it
     torch = stand_in("torch")
 
-CALL = "pkg.torch.onnx.fx_node"
-PADDED = re.compile(r"\baten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
-PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
+CALL = "pkg.torch.onnx.fx_node"  # metadata of a node: the call in torch's graph that it was made from
+PADDED = re.compile(r"\baten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")  # in `CALL`: its padding_idx
+PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)  # of the metadata `SIGNATURE`
 
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A torch module's forward graph in a file; ``str`` of it is the path.
-
-    ``outputs`` are the module's, ``parameters`` those that a step trains.
-    """
+    """A torch module's forward graph in a file; ``str`` is the path, ``parameters`` are those that train."""
 
     path: str
     inputs: list[str]
@@ -106,8 +103,8 @@ def export_for_training(
     model = _exported(torch, module, args, dynamic_batch, unroll)
     refuse_synchronised(model.graph)
     _untie(model.graph, parameters)
-    _tell_what_trains(model.graph)
-    own = len(model.graph.outputs)
+    _mark_dropout_and_padding(model.graph)
+    own = len(model.graph.outputs)  # `store_buffers` adds others behind them
     _optimize(model, {*parameters, *store_buffers(module, model)})
     _list_trained(model, parameters)
     for node in model.graph.all_nodes():
@@ -123,9 +120,11 @@ def export_for_training(
 def _exported(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
 ) -> ir.Model:
-    """What torch's exporter makes of a module that trains, as it is."""
+    """Of an export for training: the model that torch's exporter makes of a module in training mode, not optimised; of
+    one that takes gradients inside of its forward, with these written out. Arguments as `export_for_training`. Raises
+    AmpError AMP214 where torch cannot export it."""
     shapes = _batch_shapes(torch, args) if dynamic_batch else None
-    with in_mode(module, training=True), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
+    with in_mode(module, training=True), exportable_torch(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
             try:
@@ -142,10 +141,11 @@ def _exported(
 def _program(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
-    """The model that torch's exporter writes, not optimised; ``shapes``: torch.export's dynamic shapes."""
+    """Of an export for training: the model that torch's exporter writes of a module as it is, not optimised.
+    ``shapes``: torch.export's ``dynamic_shapes``, None for the sizes of the examples. Raises whatever torch does."""
     from .decompositions import decomposed
 
-    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
+    # Without no_grad torch 2.13 traces one kind of attention and decomposes another where a bias needs a gradient: T5
     with torch.no_grad():
         traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
         program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
@@ -156,24 +156,22 @@ def _program(
 def _with_inner_gradients(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
-    """What torch's exporter makes of a module that takes gradients inside its forward, these written out first.
-
-    The inputs have the names of forward's arguments, which the writing loses; torch's own where these do not fit: where
-    an argument is no single tensor, or a value of the graph has such a name.
-    """
+    """Of an export for training: `_program` of a module that takes gradients inside of its forward, with these written
+    out first. That loses the names of forward's arguments, so the inputs are given them again. They keep torch's names
+    where an argument is no single tensor, or another value of the graph has such a name."""
     from .decompositions import input_names, with_gradients_written
 
-    varying = None if shapes is None else (shapes,)  # what is written takes all arguments as one, *args
-    model = _program(torch, with_gradients_written(module, args), args, varying, unroll)
-    names, taken = input_names(module), {value.name for node in model.graph for value in node.outputs}
-    if len(names) == len(model.graph.inputs) and taken.isdisjoint(names):
+    of_args = None if shapes is None else (shapes,)  # the written module takes all arguments as one, *args
+    model = _program(torch, with_gradients_written(module, args), args, of_args, unroll)
+    names, results = input_names(module), {value.name for node in model.graph for value in node.outputs}
+    if len(names) == len(model.graph.inputs) and results.isdisjoint(names):
         for value, name in zip(model.graph.inputs, names, strict=True):
             value.name = name
     return model
 
 
 def _torch() -> ModuleType:
-    """The module torch. Raises AmpError AMP501 where it, or the optimizer of onnxscript, is not installed."""
+    """Imports torch for an export. Raises AmpError AMP501 where it, or onnxscript's optimizer, is not installed."""
     try:
         import onnxscript.optimizer  # noqa: F401
         import torch
@@ -184,8 +182,8 @@ def _torch() -> ModuleType:
 
 
 def _refuse_modules(torch: ModuleType, module: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Raises AmpError AMP214 for a floating parameter that is not float32, and for torch.nn.utils.spectral_norm, which
-    works by hooks; its successor is exported."""
+    """Before an export for training: raises AmpError AMP214 for a floating-point parameter that is not float32, and for
+    torch.nn.utils.spectral_norm, which works by hooks; its successor in parametrizations is exported."""
     for name, parameter in parameters.items():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             message = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
@@ -197,7 +195,8 @@ def _refuse_modules(torch: ModuleType, module: torch.nn.Module, parameters: Mapp
 
 
 def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
-    """torch.export's ``dynamic_shapes``: one open batch in front of every tensor. Raises AmpError AMP214."""
+    """Of an export for training: torch.export's ``dynamic_shapes``, by which the first axes of all tensors are one open
+    batch. Raises AmpError AMP214 for an example of fewer than two rows."""
     batch, shapes = torch.export.Dim("batch"), []
     for number, value in enumerate(args):
         is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
@@ -209,13 +208,13 @@ def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
-    """The first name under which the module has each parameter, by any of its names (tied weights have several)."""
+    """Of an export for training: any name of a parameter -> the first of its names; tied weights have several."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
 
 
 def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Leaves one initializer for each parameter, under the first of its names."""
+    """Of an export for training: leaves one initializer for each parameter, under the first of its names."""
     for name, first in _first_names(parameters).items():
         value = graph.initializers.get(name)
         if value is None or name == first:
@@ -232,9 +231,10 @@ def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> Non
         graph.initializers[first] = value
 
 
-def _tell_what_trains(graph: ir.Graph) -> None:
-    """Has Dropout inside of scaled_dot_product_attention train: the exporter forgets to say so, and it would be
-    removed. Marks each Gather of an embedding with its ``padding_idx``, the row that gets no gradient."""
+def _mark_dropout_and_padding(graph: ir.Graph) -> None:
+    """Of an export for training: gives Dropout inside of scaled_dot_product_attention the input that says it trains,
+    which the exporter forgets (it would be optimised away), and marks each Gather of an embedding with its
+    ``padding_idx``, the row that gets no gradient."""
     b = Builder(graph, "export")
     for node in graph:
         if node.op_type == "Dropout" and len(node.inputs) < 3:
@@ -245,7 +245,8 @@ def _tell_what_trains(graph: ir.Graph) -> None:
 
 
 def _optimize(model: ir.Model, states: Collection[str]) -> None:
-    """Runs onnxscript's optimizer with running statistics and ``states`` as inputs, which it cannot touch."""
+    """Of an export for training: runs onnxscript's optimizer on a model in which the initializers ``states`` and the
+    running statistics of norms are inputs, so that it can neither fold nor merge them."""
     import onnxscript.optimizer
 
     graph = model.graph
@@ -267,7 +268,8 @@ def _optimize(model: ir.Model, states: Collection[str]) -> None:
 
 
 def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Reduces the exporter's list of parameters to those that are trained, under one name each."""
+    """Of an export for training: reduces the exporter's list of parameters in the model's metadata to those that train
+    (requires_grad), under one name each."""
     first = _first_names(parameters)
     trained = {first[name] for name, parameter in parameters.items() if parameter.requires_grad}
     for props in (model.graph.metadata_props, model.metadata_props):
@@ -276,36 +278,39 @@ def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter])
             props[SIGNATURE] = kept
 
 
-# -- what torch is told, and what ONNX has no operator for: detach() and the padding of embeddings ---------------------
+# -- functions of torch that are replaced during an export; detach(), which ONNX has no operator for -------------------
 
 
 @contextmanager
-def traced_ways(torch: ModuleType) -> Iterator[None]:
-    """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
-    of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
-    kernels ask for sizes, are written in other operators."""
+def exportable_torch(torch: ModuleType) -> Iterator[None]:
+    """During an export, replaces functions of torch that torch.export cannot trace, and puts them back afterwards.
+    nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations of
+    spectral_norm see a detached weight, as under their torch.no_grad(); cdist and ctc_loss, whose own kernels ask for
+    sizes, are written in other operators."""
     from .decompositions import cdist, ctc_loss
 
     transformer, norm = torch.nn.modules.transformer, torch.nn.utils.parametrizations._SpectralNorm
     iterate = norm._power_method
-    ways: list[tuple[Any, str, Callable[..., Any]]] = [
+    replacements: list[tuple[Any, str, Callable[..., Any]]] = [
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
         (norm, "_power_method", lambda own, weight, iterations: iterate(own, weight.detach(), iterations)),
         (torch, "cdist", cdist),
         (torch, "ctc_loss", ctc_loss),
     ]
-    with ExitStack() as own:
-        for holder, name, way in ways:
-            own.callback(setattr, holder, name, getattr(holder, name))
-            setattr(holder, name, way)
+    with ExitStack() as undo:
+        for holder, name, function in replacements:
+            undo.callback(setattr, holder, name, getattr(holder, name))
+            setattr(holder, name, function)
         yield
 
 
 @contextmanager
 def detached_apart(graph: ir.Graph) -> Iterator[None]:
-    """Cuts a graph at every detach(), for an optimizer that would remove it, and joins it again by marked nodes."""
-    cuts: list[tuple[ir.Node, ir.Value, int]] = []
-    places: dict[ir.Value, int] = {}
+    """During an export, cuts the graph at every detach(), since an optimizer that runs meanwhile would remove it;
+    afterwards an Identity marked `DETACHED` joins it again at each cut. At a cut, what is detached is an output of the
+    graph, and what reads it reads a new input."""
+    cuts: list[tuple[ir.Node, ir.Value, int]] = []  # the Identity of a detach(), the new input, the output's number
+    places: dict[ir.Value, int] = {}  # what is detached -> the number of the output that it is
     for node in [node for node in graph if "aten.detach" in node.metadata_props.get(CALL, "")]:
         x, y = node.inputs[0], node.outputs[0]
         if node.op_type != "Identity" or x is None or y.is_graph_output():
@@ -333,7 +338,7 @@ def detached_apart(graph: ir.Graph) -> Iterator[None]:
         graph.sort()
 
 
-# -- what a user hears of an export ------------------------------------------------------------------------------------
+# -- hints for an export that failed -----------------------------------------------------------------------------------
 
 
 GENERAL = "does module(*args) run, without branches on numbers that it computes?"
@@ -354,7 +359,7 @@ INNER = "a gradient inside of forward is written out by make_fx, but not of a mo
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Without lines of torch's loggers and the graphs that it prints on stderr; both are put back afterwards."""
+    """During an export, silences torch's loggers and the graphs that it prints on stderr."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -365,7 +370,7 @@ def quiet_logs() -> Iterator[None]:
 
 
 def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
-    """The hint for an error of torch's exporter, by what it says itself."""
+    """The hint for an error of torch's exporter: what in the module to change, by its text and its frames."""
     values = (value for frame in _frames(error) for value in frame.f_locals.values())
     if _came_through(error, "torch/nn/utils/rnn.py") or any(type(v).__name__ == "PackedSequence" for v in values):
         return PACKED
@@ -379,9 +384,9 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 
 def takes_gradients(error: BaseException) -> bool:
-    """Whether the export failed since forward takes gradients itself."""
-    inner = _came_through(error, "torch/autograd/__init__.py")
-    return inner or any("functorch" in str(part) for part in _causes(error))
+    """Whether an error of torch's exporter comes from a forward with gradients of its own."""
+    by_autograd = _came_through(error, "torch/autograd/__init__.py")
+    return by_autograd or any("functorch" in str(part) for part in _causes(error))
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
@@ -391,10 +396,10 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _came_through(error: BaseException, file: str) -> bool:
-    """Whether an error of torch's exporter came through this file of torch."""
+    """Whether an error of torch's exporter came through ``file`` of torch, a path's end."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error of torch's exporter, which wraps others in advice, and its causes; the first one comes last."""
+    """An error of torch's exporter, which wraps others in advice, followed by its causes, the innermost last."""
     return [error] if error.__cause__ is None else [error, *_causes(error.__cause__)]

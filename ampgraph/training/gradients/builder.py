@@ -1,8 +1,9 @@
-"""What gradient rules and lowerings write with: nodes, constants, formulas, and shapes, constants where they are known.
+"""The builders by which gradient rules and lowerings write a training graph: nodes, constants, formulas and shapes.
 
-New nodes go behind all others (or in front of the node `before`), so that a builder's order is the order of its calls.
-Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner reads the reason from the node. Inside
-``with b.float32_as_norms(reason)`` it does so at levels whose norms are float32.
+New nodes are appended to the graph (or put in front of the node `before`), in the order of the calls. A node that is
+made inside ``with b.float32(reason)`` keeps float32: the planner reads the reason from the node. Inside
+``with b.float32_as_norms(reason)`` it keeps float32 at the levels whose norms are float32. A size or a shape is a
+constant where it is known, else nodes that compute it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Size = int | ir.SymbolicDim
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOATS = frozenset({FLOAT, ir.DataType.DOUBLE, *LOW})
-REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
+REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"  # of sums, why they are float32
 
 
 class NodeBuilder:
@@ -39,17 +40,17 @@ class NodeBuilder:
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
         self.fresh = FreshNames(_names_in_graph(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
-        self._kept = HELD, ""
+        self._kept = HELD, ""  # key of a new node's metadata and the reason; "": nothing is noted
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """Of gradients: one node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as
-        Python values."""
+        """Of gradients: adds a node with one output, and returns this. ``kind`` is an operator's name, with
+        ``domain::`` before it outside of ONNX; an input of None is left away, and so is an attribute of None."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """Of gradients: adds one node with several outputs, and returns these."""
+        """Of gradients: adds a node with ``outputs`` outputs, and returns these; see `op`."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -65,14 +66,14 @@ class NodeBuilder:
             self.graph.insert_before(self.before, node)
         return values
 
-    def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """Of gradients: a node of the same operator and attributes with other inputs; its output."""
+    def repeat_with(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+        """Of gradients: adds a node like ``node`` (operator, attributes) that reads ``inputs``; returns its output."""
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return self.op(kind, *inputs, **node.attributes)
 
     def typed(self, value: ir.Value, like: ir.Value | ir.DataType, *dims: Dim) -> ir.Value:
-        """Of gradients: the value, with type and shape: those of ``like``, or ``dims``. Rules want both of forward
-        values."""
+        """Of gradients: sets a value's type and shape, and returns it: both are those of a value ``like``; with a type
+        ``like`` the shape is ``dims`` (none: a scalar). Rules ask for both, and nothing infers them for new nodes."""
         if isinstance(like, ir.Value):
             value.type, value.shape = like.type, like.shape
         else:
@@ -80,7 +81,7 @@ class NodeBuilder:
         return value
 
     def copy(self, value: ir.Value) -> ir.Value:
-        """Of gradients: the value of a graph under another name, by an Identity."""
+        """Of gradients: adds an Identity of a value, for a graph that has to give it under another name."""
         return self.typed(self.op("Identity", value), value)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -92,39 +93,41 @@ class NodeBuilder:
         return made
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Readers of ``old`` read ``new``, a result of a new node of the training graph; an output keeps its name."""
+        """Makes all readers of ``old`` read ``new``, a result of a new node of the training graph. Where ``old`` is an
+        output of the graph, ``new`` takes its place and its name."""
         if old.is_graph_output():
             new.name, old.name = old.name, self.fresh("replaced")
         old.replace_all_uses_with(new, replace_graph_outputs=True)
 
     def in_front_of_each(self, wanted: Callable[[ir.Node], bool]) -> Iterator[ir.Node]:
-        """The wanted ones of the nodes that the graph has at first; nodes made meanwhile go in front of the last one
-        given, under its name."""
+        """Iterates over the nodes of the training graph that ``wanted`` holds for, as the graph is at the first step.
+        Nodes made meanwhile go in front of the node given last, and carry its name; after the loop too."""
         for node in [node for node in self.graph if wanted(node)]:
             self.before, self.scope = node, node.name or node.op_type
             yield node
 
     def replace_node(self, node: ir.Node, made: Sequence[ir.Value]) -> None:
-        """Readers of a node's results in the training graph read ``made``, and the node is removed."""
+        """Removes a node of the training graph: readers of its outputs read the values ``made``, in the same order."""
         for old, new in zip(node.outputs, made, strict=False):
             self.replace(old, new)
         self.graph.remove(node, safe=True)
 
     def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-        """Of gradients: an output that an operator may leave out: added to the forward node if it is not there."""
+        """Of gradients: output number ``index`` of a forward node, added if the node left it out; ``dtype`` and
+        ``shape`` become those of an output that has no type yet."""
         if len(node.outputs) <= index:
             node.resize_outputs(index + 1)
         value = node.outputs[index]
-        for found in node.outputs:
-            if not found.name:
-                found.name = self.fresh(f"{self.prefix}/{node.name or node.op_type}")
+        for other in node.outputs:
+            if not other.name:
+                other.name = self.fresh(f"{self.prefix}/{node.name or node.op_type}")
         if value.dtype is None:
             value.type, value.shape = ir.TensorType(dtype), shape
         return value
 
     @contextmanager
     def float32(self, reason: str) -> Iterator[None]:
-        """Nodes of gradients made inside compute in float32 at every level; without a reason, as those outside."""
+        """Nodes of gradients made inside of it compute in float32 at every level. A reason of "" changes nothing."""
         before, self._kept = self._kept, (HELD, reason) if reason else self._kept
         try:
             yield
@@ -133,7 +136,8 @@ class NodeBuilder:
 
     @contextmanager
     def float32_as_norms(self, reason: str) -> Iterator[None]:
-        """Nodes made inside compute in float32 where norms do."""
+        """Nodes of gradients made inside of it are float32 at the levels whose norms are, or as a `float32` around
+        says."""
         before = self._kept
         self._kept = before if before[1] else (KEPT, reason)
         try:
@@ -144,7 +148,8 @@ class NodeBuilder:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, array: Array) -> ir.Value:
-        """Of gradients: an initializer of the graph with these numbers; equal ones are one."""
+        """Of gradients: the initializer of the graph with these numbers; it is added at the first call and shared by
+        later calls with the same numbers, type and shape."""
         array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -160,8 +165,8 @@ class NodeBuilder:
         return self._constants[key]
 
     def drop_unused(self, before: int, kept: set[ir.Value]) -> None:
-        """Removes what nobody reads but for ``kept``: of nodes those behind the first ``before`` ones, as rules make
-        them for operands that need no gradient (the data's, frozen weights'), and constants that were made here."""
+        """Of gradients: removes the nodes behind the first ``before`` ones, and the constants of this builder, that
+        nothing reads and that are not ``kept``. Rules make these for data and frozen weights."""
         for node in reversed(list(self.graph)[before:]):
             if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
                 self.graph.remove(node, safe=True)
@@ -178,12 +183,12 @@ class NodeBuilder:
         return self.constant(np.array(number, np.int64))
 
     def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
-        """Of gradients: a scalar of the element type of ``like``, float32 by default."""
+        """Of gradients: a constant scalar of the element type of ``like``, float32 by default."""
         dtype = np.dtype(np.float32) if like is None or like.dtype is None else like.dtype.numpy()
         return self.constant(np.array(number, dtype))
 
-    def given(self, value: ir.Value | None) -> Array | None:
-        """Of gradients: the numbers of a constant; None for anything else, a trained initializer too."""
+    def known_numbers(self, value: ir.Value | None) -> Array | None:
+        """Of gradients: the numbers of a constant; None for any other value, a trained initializer too."""
         if value is None or value.is_graph_input() or value in self.trained:
             return None
         tensor = ir.convenience.get_const_tensor(value)
@@ -191,9 +196,9 @@ class NodeBuilder:
 
 
 def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
-    """For the formula of a gradient: a method for a Python operator that adds the node ``kind``; ``swapped``: for the
-    reflected one (2 - x)."""
-    return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
+    """For the formula of a gradient: makes the method of `Term` for a Python operator, which adds a node ``kind``;
+    ``swapped``: for the reflected operator (2 - x)."""
+    return lambda one, other: one.apply(kind, other, one) if swapped else one.apply(kind, one, other)
 
 
 class Term:
@@ -203,25 +208,25 @@ class Term:
         self.b, self.value = b, value
         self.dtype = like if isinstance(like, ir.DataType) else like.dtype or FLOAT
 
-    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
-        """The result of a node that reads ``operands`` in their order; numbers become constants of this term's type.
-        This term is no operand unless it is among them. The result counts as of this term's type, a comparison's too:
-        so numbers that it chooses between (`where`) have that type."""
+    def apply(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
+        """In the formula of a gradient: adds a node that reads ``operands`` (this term only if it is among them), and
+        returns its result. Numbers become constants of this term's type; an array keeps its own. The result counts as
+        of this term's type, a comparison's too, so that the numbers given to its `where` have that type."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return Term(self.b, self.b.op(kind, *given, **attributes), self.dtype)
 
     def number(self, number: float | Array) -> Term:
-        """A constant of this type; an array has its own."""
+        """In the formula of a gradient: a constant of this term's type; an array keeps its own type."""
         array = number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy())
         return Term(self.b, self.b.constant(array), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> Term:
-        """The value in another type; itself if it has that."""
+        """In the formula of a gradient: this term in another type; itself if it has that type."""
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
-        """Adds a node that reads this value first; its result."""
-        return self.made(kind, self, *others, **attributes)
+        """In the formula of a gradient: adds a node that reads this term, then ``others``, and returns its result."""
+        return self.apply(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
         """In the formula of a gradient: ``chosen`` where this truth value holds, else ``other``."""
@@ -242,7 +247,7 @@ Operand = Term | ir.Value | float | Array | None
 
 
 class Eager:
-    """What numpy computes for the operators of a formula."""
+    """For the formula of a gradient: the numpy function of each operator, as an attribute with the operator's name."""
 
     Add, Sub, Mul, Div = np.add, np.subtract, np.multiply, np.divide
     Min, Max, Abs, Floor, Ceil = np.minimum, np.maximum, np.abs, np.floor, np.ceil
@@ -256,7 +261,7 @@ class EagerTerm(Term):
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
-    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
+    def apply(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
         """In the formula of a gradient: computes the operator by numpy, at once."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
@@ -271,7 +276,7 @@ class EagerTerm(Term):
 
 
 class Placed(NamedTuple):
-    """What lies between so many zeros along one axis."""
+    """What a padded gradient consists of: ``piece``, with ``before`` and ``behind`` zeros around it along ``axis``."""
 
     piece: ir.Value
     axis: int
@@ -284,18 +289,19 @@ class Builder(NodeBuilder):
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
-        self._shapes: dict[ir.Value, ir.Value] = {}
-        self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
-        self.placed: dict[ir.Value, Placed] = {}  # gradients of pieces that were cut out along one axis
+        self._shapes: dict[ir.Value, ir.Value] = {}  # value -> its shape, as `shape` gives it
+        self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}  # value and axis -> what `size` computes of it
+        self.placed: dict[ir.Value, Placed] = {}  # padded value -> its piece: gradients of what was cut out
 
     def terms(self, *values: ir.Value | None) -> list[Term]:
-        """Values to compute with, without those that are None, so that what follows one moves up; numbers beside them
-        have the type of the first one."""
+        """For the formula of a gradient: a `Term` for each value that is not None, in their order (unpack as many as
+        are there). Numbers beside any of them take the type of the first one."""
         given = [value for value in values if value is not None]
         return [Term(self, value, given[0]) for value in given]
 
-    def inside(self, name: str = "", graph: ir.Graph | None = None) -> Builder:
-        """A builder of a graph inside of this one, a new one by default: names are unique in both."""
+    def body_builder(self, name: str = "", graph: ir.Graph | None = None) -> Builder:
+        """For gradients of control flow: a builder of the body ``graph``, by default of a new, empty one that is called
+        ``name``. Both builders take their names from one supply, so none occurs twice."""
         if graph is None:
             opsets = dict(self.graph.opset_imports)
             graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name=self.fresh(f"{self.prefix}/{name}"))
@@ -304,33 +310,33 @@ class Builder(NodeBuilder):
         return inner
 
     def input(self, like: ir.Value, dims: Sequence[int | ir.SymbolicDim] | None = None) -> ir.Value:
-        """A new input of the graph; its type and, without ``dims``, its shape are those of ``like``."""
+        """Of gradients: appends an input to this body; type and, without ``dims``, shape are those of ``like``."""
         shape = like.shape if dims is None else ir.Shape(dims)
         value = ir.Value(name=self.fresh(f"{self.prefix}/row"), type=like.type, shape=shape)
         self.graph.inputs.append(value)
         return value
 
     def rank(self, value: ir.Value) -> int:
-        """Raises ValueError where the rank is not known; `driver` makes an AmpError of it."""
+        """Of gradients: the number of axes of a value. Raises ValueError where it is not known."""
         if value.shape is None:
             raise ValueError(f"the rank of '{value.name}' is not known")
         return len(value.shape)
 
     def dim(self, value: ir.Value, axis: int) -> int | None:
-        """The size along an axis where it is known."""
+        """Of gradients: the size along an axis; None where it is not known, or only as a symbol."""
         size = None if value.shape is None else value.shape[axis]
         return size if isinstance(size, int) else None
 
     def shape(self, value: ir.Value) -> ir.Value:
-        """The int64 shape: a constant if it is known, else one Shape node."""
+        """Of gradients: the shape as an int64 vector: a constant if it is known, else one Shape node for all calls."""
         if value not in self._shapes:
-            dims = None if value.shape is None else list(value.shape)
-            known = dims is not None and all(isinstance(dim, int) for dim in dims)
-            self._shapes[value] = self.ints(*dims) if known and dims is not None else self.op("Shape", value)  # type: ignore[arg-type]
+            dims = [None] if value.shape is None else list(value.shape)
+            known = [dim for dim in dims if isinstance(dim, int)]
+            self._shapes[value] = self.ints(*known) if len(known) == len(dims) else self.op("Shape", value)
         return self._shapes[value]
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:
-        """The size along an axis as an int64 vector of one element."""
+        """Of gradients: the size along an axis as an int64 vector of one element, a constant where it is known."""
         known = self.dim(value, axis)
         if known is not None:
             return self.ints(known)
@@ -343,20 +349,18 @@ class Builder(NodeBuilder):
         return self._sizes[value, axis]
 
     def plus(self, size: ir.Value, number: int) -> ir.Value:
-        """A size, as `size` gives it, plus a number."""
-        known = self.given(size)
+        """Of gradients: the sum of ``number`` and of a size that `size` gave; a constant where the size is one."""
+        known = self.known_numbers(size)
         return self.op("Add", size, self.ints(number)) if known is None else self.ints(int(known[0]) + number)
 
-    def counted(self, count: ir.Value) -> ir.Value:
-        """The int64 vector 0, 1, ... below the scalar ``count``."""
+    def arange(self, count: ir.Value) -> ir.Value:
+        """Of gradients: the int64 vector 0, 1, ..., count - 1 for an int64 scalar ``count``."""
         return self.typed(self.op("Range", self.int64(0), count, self.int64(1)), INT64, None)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """How many elements a sum over axes adds up, as a scalar of the value's float type.
-
-        A size that only a run shows is a sum of ones: numbers that are made of sizes lie on the host, and would have to
-        be copied. It is exact up to 2^24.
-        """
+        """Of gradients: the number of elements that a sum over ``axes`` adds up, as a scalar of the value's float type.
+        A size that only a run shows is computed as a sum of ones, since a number made of a Shape lies on the host and
+        would have to be copied to the device. The sum is exact up to 2^24."""
         known = [self.dim(value, axis) for axis in axes]
         whole = float(np.prod([size for size in known if size is not None], dtype=np.int64))
         open_axes = [axis for axis, size in zip(axes, known, strict=True) if size is None]
@@ -375,27 +379,27 @@ class Builder(NodeBuilder):
         return self.cast(total, value.dtype or wide)
 
     def axis(self, node: ir.Node, value: ir.Value, default: int) -> int:
-        """The attribute ``axis`` of a node that reads ``value``, counted from the front."""
+        """Of gradients: the attribute ``axis`` of a node that reads ``value``, or ``default``, counted from the front:
+        0 or above. Raises ValueError for a negative axis of a value whose rank is not known."""
         axis = node.attributes.get_int("axis", default)
         return axis + self.rank(value) if axis < 0 else axis
 
     def zeros(self, like: ir.Value) -> ir.Value:
-        """Zeros of the shape and the type of a value."""
+        """Of gradients: zeros of the shape and the type of a value."""
         return self.op("Expand", self.number(0, like), self.shape(like))
 
     def reshaped(self, gradient: ir.Value, like: ir.Value) -> ir.Value:
-        """The gradient in the shape of a value that has as many elements; one unknown size is left to Reshape."""
+        """A gradient in the shape of ``like``, a value with as many elements."""
         dims = [] if like.shape is None else [dim if isinstance(dim, int) else -1 for dim in like.shape]
-        if dims.count(-1) == 1 and 0 not in dims:
+        if dims.count(-1) == 1 and 0 not in dims:  # Reshape finds one unknown size itself
             return self.op("Reshape", gradient, self.ints(*dims))
         return self.op("Reshape", gradient, self.shape(like), allowzero=1)
 
     def padded(self, value: ir.Value, rank: int, begin: ir.Value, end: ir.Value, axes: ir.Value) -> ir.Value:
-        """A value with zeros added in front of it and behind it along some axes; a negative amount cuts off.
-
-        Pad could name the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for all.
-        """
-        before, behind, chosen = (self.given(vector) for vector in (begin, end, axes))
+        """A gradient of ``rank`` axes with zeros added around it: along each of ``axes`` (an int64 vector) as many as
+        ``begin`` and ``end`` say at its place; a negative amount cuts off. Notes in `placed` what it padded along one
+        axis. Pad could read the axes itself, but ONNX Runtime then moves Transposes wrongly."""
+        before, behind, chosen = (self.known_numbers(vector) for vector in (begin, end, axes))
         if before is not None and behind is not None and chosen is not None:
             amounts = np.zeros((2, rank), np.int64)
             amounts[:, chosen % rank] = before, behind
@@ -416,38 +420,37 @@ class Builder(NodeBuilder):
         return self.op("Pad", value, self.op("ScatterElements", self.ints(*[0] * (2 * rank)), places, sides, axis=0))
 
     def joined(self, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
-        """Values side by side along an axis; one alone as it is."""
+        """Of gradients: values concatenated along an axis; a single one as it is, without a node."""
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
     def total(self, values: Sequence[ir.Value]) -> ir.Value:
-        """The sum of several values; one alone as it is."""
+        """Of gradients: the sum of several values, element by element; a single one as it is, without a node."""
         return values[0] if len(values) == 1 else self.op("Sum", *values)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
-        """The sum of a value over axes; the value itself for no axes."""
+        """Of gradients: the sum of a value over ``axes``, which stay (size 1) if ``keep``; itself for none."""
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
 
     def mean(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """The mean over axes, which stay."""
-        listed = {"axes": list(axes)} if self.graph.opset_imports.get("", 18) < 18 else {}
-        return self.op("ReduceMean", value, *([] if listed else [self.ints(*axes)]), keepdims=1, **listed)
+        """Of gradients: the mean of a value over ``axes``, which stay with a size of 1."""
+        if self.graph.opset_imports.get("", 18) < 18:
+            return self.op("ReduceMean", value, keepdims=1, axes=list(axes))
+        return self.op("ReduceMean", value, self.ints(*axes), keepdims=1)
 
 
 def sum_to(b: Builder, gradient: ir.Value, value: ir.Value, result: ir.Value) -> ir.Value:
-    """The gradient of ``value``, given one of the shape of ``result``, to which it was broadcast."""
+    """The gradient of ``value``, which was broadcast to ``result``, from that of the result's shape."""
     return sum_to_dims(b, gradient, value, None if result.shape is None else list(result.shape))
 
 
 def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence[Size] | None) -> ir.Value:
-    """The gradient of ``value``, given one of the dimensions ``whole``, to which it was broadcast.
-
-    Dimensions count as equal if they are the same number or the same symbol; a symbol is taken to be 2 or more, as
-    torch.export specialises 0 and 1. Where that does not decide, the axes are found when the graph runs.
-    """
+    """The gradient of ``value``, which was broadcast to the dimensions ``whole`` (None: not known): ``gradient``, which
+    has these, summed to the value's own. Dimensions count as equal if they are the same number or the same symbol; a
+    symbol is taken to be 2 or more, as torch.export specialises 0 and 1. Elsewhere the axes are found at run time."""
     if value.shape is None or whole is None:
-        return _at_run_time(b, gradient, value)
+        return _sum_where_one(b, gradient, value)
     own = list(value.shape)
     missing = len(whole) - len(own)
     axes = list(range(missing))
@@ -456,7 +459,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
         if dim == 1 and other != 1:
             axes.append(missing + position)
         elif not isinstance(dim, int) and not same_size(dim, other):
-            return _at_run_time(b, gradient, value)
+            return _sum_where_one(b, gradient, value)
     if not axes:
         return gradient
     summed = b.sum(gradient, axes)
@@ -470,8 +473,9 @@ def same_size(one: Size, other: Size) -> bool:
     return one.value is not None and one.value == other.value
 
 
-def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
-    """Sums over the axes where the value's shape, filled up with ones in front, has 1."""
+def _sum_where_one(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
+    """The gradient of a broadcast value whose shape only a run shows: ``gradient`` summed over the axes that the value
+    lacks in front, and over those where it has size 1."""
     shape = b.shape(value)
     missing = b.op("Sub", b.op("Shape", b.shape(gradient)), b.op("Shape", shape))
     filled = b.op("Concat", b.op("Expand", b.ints(1), missing), shape, axis=0)

@@ -28,7 +28,7 @@ def differentiate(
     """Appends to ``graph`` the gradient of ``seed * loss`` for each of the values ``wanted``.
 
     Args:
-        graph: flat, sorted, with the type and the rank of every value on the way known (see `lower`).
+        graph: flat, sorted, with the type and the rank of every value on the way known (see `read_forward`).
         loss: a float scalar of the graph.
         wanted: graph inputs, initializers or results; float.
         seed: a scalar that the gradient starts from, a loss scale; 1 by default.
@@ -41,7 +41,7 @@ def differentiate(
 
 
 def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
-    """Values that the loss depends on through float values, but for what is detached; the graph is sorted."""
+    """For gradients: values of a sorted graph that ``loss`` depends on by float values that are not detached."""
     found = {loss}
     for node in reversed(list(graph)):
         if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
@@ -51,8 +51,8 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
 
 
 class _Differentiation:
-    """One differentiation of a graph: ``wanted`` are the values whose gradients are asked for; ``pending`` collects, by
-    value, the gradients that arrived."""
+    """One differentiation of a graph. ``wanted``: the values whose gradients are asked for; ``active``: the values that
+    depend on these, which alone need gradients; ``pending``: value -> the gradients that have arrived for it."""
 
     def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
         self.graph, self.wanted = graph, wanted
@@ -63,7 +63,7 @@ class _Differentiation:
         self.pending: dict[ir.Value, list[ir.Value]] = {}
 
     def _influenced(self) -> set[ir.Value]:
-        """Values that depend on a wanted one through float values: only they need gradients."""
+        """For gradients: the values that depend on a wanted one through float values, and the wanted ones."""
         active = set(self.wanted)
         for node in self.nodes:
             if DETACHED in node.metadata_props:
@@ -73,8 +73,8 @@ class _Differentiation:
         return active
 
     def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
-        """The gradient of ``loss`` by each wanted value, in their order; ``seed``: what it is multiplied by, 1 if None.
-        AmpError AMP211 where the loss does not depend on one."""
+        """The gradient of ``seed * loss`` (None: 1) by each wanted value, in their order. Raises AmpError AMP211 where
+        the loss does not depend on one, and what `_step` raises."""
         found = self.sweep([(loss, self.builder.number(1, loss) if seed is None else seed)])
         missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
         if missing:
@@ -89,7 +89,7 @@ class _Differentiation:
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
-        """The gradients of the wanted values, from given gradients of others; None where nothing flows back."""
+        """The gradients of the wanted values, None where nothing flows back, from ``seeds``, values with theirs."""
         for value, gradient in seeds:
             self.pending.setdefault(value, []).append(gradient)
         for node in reversed(self.nodes):
@@ -99,8 +99,8 @@ class _Differentiation:
         return [self._complete(value) for value in self.wanted]
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
-        """Goes back through one node by its gradient rule; the gradients of its inputs wait until all readers were
-        visited."""
+        """Goes back through one node by its gradient rule, from the gradients of its outputs; those of its inputs are
+        pending until all their readers were visited. Raises AmpError AMP210 without a rule, AMP212 without a shape."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):
@@ -109,14 +109,14 @@ class _Differentiation:
         if not any(needed):
             return
         if rule is None:
-            raise _without_rule(node, f"no gradient rule for {kind_of(node)}")
+            raise _no_rule_error(node, f"no gradient rule for {kind_of(node)}")
         self.builder.scope = node.name or node.op_type
         try:
             held, kept = (node.meta.get(key, "") for key in (HELD, KEPT))
             with self.builder.float32(held), self.builder.float32_as_norms(kept):
                 made = rule(self.builder, node, gradients)
         except Unsupported as error:
-            raise _without_rule(node, str(error)) from error
+            raise _no_rule_error(node, str(error)) from error
         except ValueError as error:
             hint = "give the input shapes when you export it"
             raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
@@ -126,20 +126,20 @@ class _Differentiation:
             if gradient is not None:
                 self._add(node, rule, value, gradient)
             elif n not in rule.constant and (value.dtype is None or value.dtype in FLOATS):
-                raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
+                raise _no_rule_error(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
     def _step_through_bodies(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
-        """Goes back through an If, Loop or Scan, whose bodies are differentiated inside."""
+        """Goes back through an If, Loop or Scan from the gradients of its outputs, as `through_bodies`."""
         self.builder.scope = node.name or node.op_type
         try:
             found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
         except Unsupported as error:
-            raise _without_rule(node, str(error)) from error
+            raise _no_rule_error(node, str(error)) from error
         for value, gradient in found:
             self.pending.setdefault(value, []).append(gradient)
 
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
-        """Adds what one reader brings back to the gradient of ``value``, summed to its shape where it was broadcast."""
+        """Notes the ``gradient`` that the node brings back for its input ``value``, summed if broadcast."""
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:
@@ -147,33 +147,36 @@ class _Differentiation:
         self.pending.setdefault(value, []).append(gradient)
 
     def _complete(self, value: ir.Value) -> ir.Value | None:
-        """The sum of the gradients that arrived for a value; called when none can arrive any more."""
+        """The sum of the gradients that arrived for a value, None for none, when all readers are done."""
         parts = self.pending.get(value)
         if not parts:
             return None
         self.builder.scope = value.name or ""
-        total, *others = _neighbours_joined(self.builder, parts, value)
+        total, *others = _join_neighbours(self.builder, parts, value)
         for part in others:
             total = self.builder.typed(self.builder.op("Add", total, part), value)
         self.pending[value] = [total]
         return total
 
 
-def _neighbours_joined(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
-    """The gradients that arrived for a value, those of neighbouring pieces of it joined instead of added up between
-    zeros: half of the time of an encoder's step on an H100 was Pad (benchmarks/gpu.md)."""
+def _join_neighbours(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
+    """The gradients that arrived for a value, to be added: those of neighbouring pieces of it, each padded with zeros,
+    are one Concat of the pieces instead: half of the time of an encoder's step on an H100 was Pad (benchmarks/gpu.md).
+    """
     placed = [part for part in parts if part in b.placed and b.dim(value, b.placed[part].axis) is not None]
     placed.sort(key=lambda part: (b.placed[part].axis, b.placed[part].before))
     found = [part for part in parts if part not in placed]
     for axis, alike in groupby(placed, key=lambda part: b.placed[part].axis):
         whole, runs = b.dim(value, axis) or 0, list[list[ir.Value]]()
         for part in alike:
-            follows = bool(runs) and b.placed[part].before == whole - b.placed[runs[-1][-1]].behind
-            runs = [*runs[:-1], [*runs[-1], part]] if follows else [*runs, [part]]
+            if runs and b.placed[part].before == whole - b.placed[runs[-1][-1]].behind:  # starts where that one ends
+                runs[-1].append(part)
+            else:
+                runs.append([part])
         found += [run[0] for run in runs if len(run) == 1]
         for run in (run for run in runs if len(run) > 1):
-            joined, first, last = b.joined([b.placed[part].piece for part in run], axis), run[0], run[-1]
-            before, behind = b.placed[first].before, b.placed[last].behind
+            joined = b.joined([b.placed[part].piece for part in run], axis)
+            before, behind = b.placed[run[0]].before, b.placed[run[-1]].behind
             if before or behind:
                 joined = b.padded(joined, b.rank(value), b.ints(before), b.ints(behind), b.ints(axis))
             found.append(b.typed(joined, value))
@@ -183,7 +186,7 @@ def _neighbours_joined(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -
 def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
-    """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""
+    """Differentiates the body of an If, Loop or Scan in place, as `control.DifferentiateBody` says."""
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)
@@ -191,8 +194,8 @@ def _inner_gradients(
     return found
 
 
-def _without_rule(node: ir.Node, message: str) -> AmpError:
-    """The error for an operator that has no gradient, with what to do instead."""
+def _no_rule_error(node: ir.Node, message: str) -> AmpError:
+    """The AmpError AMP210 for a node that has no gradient, with what to do instead."""
     hint = (
         "export it written out in simpler operators, freeze what is in front of it, or register a rule: "
         f'@ampgraph.gradient("{kind_of(node)}")'

@@ -37,15 +37,16 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How gradients pass one operator backwards."""
+    """The gradient rule of one operator, as `gradient` declares it."""
 
     kind: str
     function: RuleFunction
-    broadcasts: bool = False
+    broadcasts: bool = False  # the driver sums its results to the shapes of the inputs
     constant: Container[int] = ()  # inputs that change the outputs in steps only: their gradient is 0 where it exists
 
     def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
-        """The gradient of every input of the node."""
+        """The gradient of every input of a node by this rule, from those of its outputs; None for none. Raises AmpError
+        AMP210 for a rule that returns something else."""
         found = self.function(b, node, *gradients)
         given = list(found) if isinstance(found, (list, tuple)) else [found]
         rows: list[Any] = [row.value if isinstance(row, Term) else row for row in given]
@@ -102,9 +103,9 @@ def gradient(
 def formula_gradient(
     kind: str, formula: Callable[..., Gradients], reason: str = "", *, broadcasts: bool = False, **attributes: float
 ) -> None:
-    """Declares the gradients of an operator by a formula of the gradient g, the result y and the operands, each a
-    `Term`: one for each operand. ``reason``: why it is computed in float32, and not as the level has it;
-    ``attributes``: those that the formula takes by name, with their defaults."""
+    """Declares the gradients of an operator by a formula: of the gradient g, the result y and the operands, each a
+    `Term`, to the gradient of each operand. ``reason``: why it is computed in float32; "": as the level has it;
+    ``attributes``: the node's that the formula takes by name, with their defaults; ``broadcasts`` as in `gradient`."""
 
     def rule(b: Builder, node: ir.Node, g: ir.Value) -> Gradients:
         given = {name: float(attribute(node, name, default)) for name, default in attributes.items()}
@@ -115,13 +116,9 @@ def formula_gradient(
 
 
 def no_gradient(*kinds: str) -> None:
-    """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
+    """Declares operators through which no gradient flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = GradientRule(kind, _no_gradient_rule, constant=ALL)
-
-
-def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
-    """The rule of an operator whose inputs get no gradient (Shape, comparisons, index arithmetic)."""
+        _RULES[kind] = GradientRule(kind, lambda b, node, *gradients: None, constant=ALL)
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:

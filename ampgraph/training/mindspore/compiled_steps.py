@@ -1,9 +1,9 @@
-"""What a training step on MindSpore is made of: the functions that MindSpore compiles, and what can be differentiated.
+"""The functions of a training step that MindSpore compiles.
 
 MindSpore reads the source of the functions inside ``gradients_of``, ``with_scaler``, ``with_given_scale`` and
-``scaler_of_cell``: they are written for its parser, which wants no annotations. Order of a step, as MindSpore
-documents it: scale, gradients, unscale (by a product with the reciprocal), finite check, optimizer only if finite, new
-scale.
+``scaler_of_cell``: they are written for its parser, which wants no annotations. The order of a step is that of
+MindSpore's documentation: scale, gradients, unscale (by a product with the reciprocal), finite check, optimizer only if
+finite, new scale.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -19,7 +19,7 @@ from ...runtime.mindspore_session import MindirPorts
 
 
 def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
-    """Before MindSpore trains: raises AmpError AMP205 for a file that is not forward and loss."""
+    """Before MindSpore trains: raises AmpError AMP205 for a file that is not forward and one float32 scalar loss."""
     refuse_whole_step(model, where)
     outputs = list(ports.outputs.values())
     if len(outputs) != 1 or outputs[0].shape != ():
@@ -32,7 +32,8 @@ def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
 
 
 def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
-    """(inputs, scale) -> ((scaled loss, loss), gradients of the scaled loss for the optimizer's parameters)."""
+    """For a MindSpore training step: the function (inputs, scale) -> ((scaled loss, loss), gradients of the scaled loss
+    by the optimizer's parameters); ``forward``: inputs -> loss."""
 
     def scaled(inputs, scale):
         loss = forward(*inputs)
@@ -43,7 +44,8 @@ def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) ->
 
 
 def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, scaler: Any) -> Callable[..., Any]:
-    """inputs -> (loss, finite, next scale), the scale kept on the device by a LossScaler."""
+    """A compiled MindSpore training step, inputs -> (loss, finite, next scale), whose ``optimizer`` moves the
+    parameters where gradients are finite; the scale is a LossScaler's. ``gradients``: `gradients_of`."""
     one, all_finite = ms.Tensor(1.0, ms.float32), ms.amp.all_finite
 
     def step(*inputs):
@@ -60,9 +62,9 @@ def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, s
 
 
 def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
-    """A compiled training step (scale, inputs) -> (loss, finite), whose ``optimizer`` moves the parameters; ``skips``
-    leaves that out where a gradient is not finite."""
-    all_finite, unscaled = ms.amp.all_finite, _unscaled(ms)
+    """A compiled MindSpore training step, (scale, inputs) -> (loss, finite), whose ``optimizer`` moves the parameters;
+    ``skips``: only where gradients are finite. ``gradients`` as `gradients_of`."""
+    all_finite, unscaled = ms.amp.all_finite, _unscale_function(ms)
 
     def step(scale, *inputs):
         (_, loss), grads = gradients(inputs, scale)
@@ -76,8 +78,9 @@ def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: A
     return compiled
 
 
-def _unscaled(ms: ModuleType) -> Callable[..., Any]:
-    """(scale, gradients) -> gradients times the reciprocal of the scale, as mindspore.amp's scalers compute it."""
+def _unscale_function(ms: ModuleType) -> Callable[..., Any]:
+    """For a MindSpore training step: the function (scale, gradients) -> gradients times the reciprocal of the scale, as
+    mindspore.amp's scalers compute it."""
     hyper_map, partial, reciprocal = ms.ops.HyperMap(), ms.ops.Partial(), ms.ops.Reciprocal()
 
     def unscale(scale, grad):
@@ -90,8 +93,8 @@ def _unscaled(ms: ModuleType) -> Callable[..., Any]:
 
 
 def scaler_of_cell(ms: ModuleType, cell: Any) -> Any:
-    """A LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
-    unscaled, base = _unscaled(ms), ms.amp.LossScaler
+    """For a MindSpore training step: a LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
+    unscaled, base = _unscale_function(ms), ms.amp.LossScaler
 
     class CellScaler(base):  # type: ignore[misc,valid-type]
         def __init__(self):

@@ -1,9 +1,10 @@
-"""A loaded graph as a function that MindSpore can differentiate, in pieces where it cannot differentiate the whole.
+"""A .mindir graph as a function that MindSpore can differentiate, in pieces where it cannot differentiate the whole.
 
-MindSpore 2.10 has no gradient for some operators once they come from a file: its loader turns the layout of Conv2D and
-MaxPool into a number that their gradients take for text, and counts the state that BatchNorm carries twice. Those
-become primitives made anew; the graph is cut at each of them, and what lies between is loaded as small files whose
-weights are inputs. The numbers stay the same to the bit: every kernel is the one that the file names.
+MindSpore 2.10 has no gradient for some operators that come from a file: its loader turns the layout of Conv2D and
+MaxPool into a number that their gradients take for text, and counts the state that BatchNorm carries twice. The graph
+is cut at each of them: it becomes a primitive that is constructed in Python ("live"), and what lies between is loaded
+as small files whose weights are inputs. The numbers stay the same to the bit: every kernel is the one that the file
+names.
 """
 
 from __future__ import annotations
@@ -28,24 +29,22 @@ from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import TENSOR_KINDS
 
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
-_numbers = itertools.count()
+_numbers = itertools.count()  # of the modules that `_module_function` makes
 
 
 @dataclass
 class Piece:
-    """A live operator with what takes its results apart, or a run of other nodes that one loaded file computes."""
+    """A step of a cut .mindir graph: a ``live`` operator with its TupleGetItems, or nodes of one loaded file."""
 
     live: bool
     nodes: list[Any] = field(default_factory=list)
 
 
 def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """A function of the inputs that gives the loss, and the Parameters behind it by name. ``model``: the message of the
-    MindIR file at ``path``. Operators of `NOT_IN_A_FILE`, which MindSpore cannot differentiate in a loaded file, run
-    live between pieces of it.
-
-    Raises AmpError AMP205 where an operator without gradient stands in a branch or a loop, or cannot be cut out.
-    """
+    """The function of a .mindir file's inputs that gives its loss and that MindSpore can differentiate, and the file's
+    Parameters by name. ``model``: the file's message. Operators of `NOT_IN_A_FILE`, which MindSpore cannot
+    differentiate in a loaded file, run live between pieces of it. Raises AmpError AMP205 where one of them stands in a
+    branch or a loop, or cannot be cut out."""
     cell = runtime.load_cell(ms, path)
     parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
     kinds = {primitive.name: primitive for primitive in model.primitives}
@@ -57,21 +56,21 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
 
     inside = {kind(node) for graph in model.functions for node in graph.node} & set(NOT_IN_A_FILE)
     if inside:
-        raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
+        raise _cut_error(path, f"{sorted(inside)[0]} stands in a branch or a loop")
     if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
     return _GraphPieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
 
-def _not_cut(path: Any, why: str) -> AmpError:
-    """The error for a file that MindSpore cannot differentiate, even in pieces."""
+def _cut_error(path: Any, why: str) -> AmpError:
+    """The AmpError AMP205 for a .mindir file that MindSpore cannot differentiate, even in pieces."""
     message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
 
 class _GraphPieces:
-    """Cuts the nodes of a loaded graph into steps: pieces that are loaded as files, and live operators between.
-    ``kind``: the operator of a node."""
+    """Cuts the nodes of a .mindir graph into ``steps``, pieces that are loaded as files and live operators between, for
+    MindSpore's gradients. ``kind``: node -> its operator; ``primitives``: name -> the file's message of it."""
 
     def __init__(
         self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
@@ -80,18 +79,19 @@ class _GraphPieces:
         self.weights = {tensor.name: tensor for tensor in model.graph.parameter}
         self.tensors = {value.name: value.tensor[0] for value in model.graph.input} | self.weights
         self.functions = {graph.name for graph in model.functions}
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, Any] = {}  # result -> its node, as below
         self.tuples: dict[str, Any] = {}
-        self.stands_for: dict[str, str] = {}
-        self.place: dict[str, int] = {}  # result -> its step
+        self.stands_for: dict[str, str] = {}  # result -> the value that it is another name for
+        self.place: dict[str, int] = {}  # result -> the number of its step
         self.steps: list[Piece] = []
         for node in model.graph.node:
-            self._sort_in(node)
+            self._place_node(node)
         self.result = self.origin(model.graph.output[0].name)
 
-    def _sort_in(self, node: Any) -> None:
-        """MindSpore's gradients: puts a node where it belongs: constants and tuples aside, live operators into steps of
-        their own, the rest into the last step."""
+    def _place_node(self, node: Any) -> None:
+        """MindSpore's gradients: sorts in a node: constants, tuples and other names of values are noted, a live
+        operator becomes a step of its own, others join the last step. Raises AmpError AMP205 for one that writes
+        state."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
@@ -102,16 +102,18 @@ class _GraphPieces:
         elif kind == "TupleGetItem" and self.origin(node.input[0]) in self.tuples:
             self.stands_for[result] = self.tuples[self.origin(node.input[0])].input[self._constant(node.input[1])]
         elif kind == "TupleGetItem":
-            self._put(node, self.place[self.origin(node.input[0])])  # where the tuple is: only tensors cross a cut
+            self._add_to_step(
+                node, self.place[self.origin(node.input[0])]
+            )  # where the tuple is: only tensors cross a cut
         else:
             if kind not in NOT_IN_A_FILE and self._writes(node):
-                raise _not_cut(self.path, f"{kind} writes a parameter of a graph that has to be cut")
+                raise _cut_error(self.path, f"{kind} writes a parameter of a graph that has to be cut")
             if kind in NOT_IN_A_FILE or not self.steps or self.steps[-1].live:
                 self.steps.append(Piece(kind in NOT_IN_A_FILE))
-            self._put(node, len(self.steps) - 1)
+            self._add_to_step(node, len(self.steps) - 1)
 
-    def _put(self, node: Any, place: int) -> None:
-        """MindSpore's gradients: adds a node to a step, and notes the shape of its result."""
+    def _add_to_step(self, node: Any, place: int) -> None:
+        """MindSpore's gradients: adds a node to the step ``place``, and notes its result's shape."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
         shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
@@ -124,14 +126,13 @@ class _GraphPieces:
         return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
 
     def origin(self, name: str) -> str:
-        """The value of the .mindir graph that a name stands for."""
+        """MindSpore's gradients: the value of the .mindir graph that a name stands for, itself if for no other."""
         while name in self.stands_for:
             name = self.stands_for[name]
         return name
 
     def operands(self, node: Any) -> list[str]:
-        """MindSpore's gradients: the values that a node reads, tuples taken apart; constants and names of functions
-        left out."""
+        """MindSpore's gradients: the tensors that a node reads, also in tuples (no constants)."""
         found: list[str] = []
         for name in map(self.origin, node.input):
             if name in self.tuples:
@@ -141,16 +142,17 @@ class _GraphPieces:
         return found
 
     def _constant(self, name: str) -> Any:
-        """MindSpore's gradients: the Python value of a constant of a node. AmpError AMP205 for a computed one."""
+        """MindSpore's gradients: the Python value of a constant. Raises AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
-            raise _not_cut(self.path, f"'{name}' is not a constant")
+            raise _cut_error(self.path, f"'{name}' is not a constant")
         return _attribute_value(self.constants[origin].attribute[0])
 
     # -- the function -------------------------------------------------------------------------------------------------
 
     def function(self, parameters: dict[str, Any]) -> Callable[..., Any]:
-        """The steps in order as a Python function, written out because MindSpore reads its source."""
+        """MindSpore's gradients: the steps in their order as a Python function of the graph's inputs, written as source
+        because MindSpore reads that; ``parameters``: the file's by name."""
         names = {value.name: f"x{i}" for i, value in enumerate(self.model.graph.input)}
         formals = ", ".join(names.values())
         names |= {name: f"held.w{i}" for i, name in enumerate(self.weights)}
@@ -177,27 +179,28 @@ class _GraphPieces:
                 results = ", ".join(names[name] for name in kept)
                 lines.append(f"    {results} = f{index}({', '.join(names[name] for name in given)})")
         lines.append(f"    return {names[self.result]}")
-        return _compiled(lines, scope)
+        return _module_function(lines, scope)
 
     def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
         """MindSpore's gradients: the source lines that call a live operator and take its results apart."""
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
-            raise _not_cut(self.path, f"{self.kind(node)} reads something other than a tensor")
+            raise _cut_error(self.path, f"{self.kind(node)} reads something other than a tensor")
         result = names[node.output[0]]
         lines = [f"    {result} = {function}({', '.join(names[name] for name in self.operands(node))})"]
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
 
     def _holder(self, parameters: dict[str, Any]) -> Any:
-        """A Cell that has the Parameters as attributes, as which a compiled function may read them."""
+        """MindSpore's gradients: a Cell with the file's Parameters as attributes w0, w1, ... for compiled code."""
         holder = self.ms.nn.Cell()
         for i, tensor in enumerate(self.weights.values()):
             setattr(holder, f"w{i}", parameters[tensor.ref_key or tensor.name])
         return holder
 
     def _primitive(self, node: Any) -> Any:
-        """MindSpore's gradients: a live operator, made as a network makes it."""
+        """MindSpore's gradients: a live operator, constructed as a network does it from the attributes of its node.
+        Raises AmpError AMP205 where one is missing."""
         ops, kind = self.ms.ops, self.kind(node)
         if kind == "BatchNorm":
             training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
@@ -214,11 +217,11 @@ class _GraphPieces:
             names = ("out_channel", "kernel_size", "mode", "pad_mode", "pad")
             return ops.Conv2D(*(given[name] for name in names), stride, dilation, given["group"], given["format"])
         except KeyError as missing:
-            raise _not_cut(self.path, f"a {kind} has no {missing}") from None
+            raise _cut_error(self.path, f"a {kind} has no {missing}") from None
 
     def _piece(self, step: Piece, given: list[str], kept: list[str]) -> Any:
-        """MindSpore's gradients: a model of the nodes of a step, whose inputs are ``given`` and whose results are
-        ``kept``."""
+        """MindSpore's gradients: a model of the nodes of a step and the constants that they read, whose inputs are the
+        values ``given`` and whose results are ``kept``. Raises AmpError AMP205 for one of these that is no tensor."""
         piece = schema.Model()
         piece.CopyFrom(self.model)
         if not any(self.kind(node) == "Partial" for node in step.nodes):
@@ -242,20 +245,20 @@ class _GraphPieces:
         for values, part in ((given, graph.input), (kept, graph.output)):
             for name in values:
                 if name not in self.tensors:
-                    raise _not_cut(self.path, f"'{name}' crosses the cut and is not a tensor")
+                    raise _cut_error(self.path, f"'{name}' crosses the cut and is not a tensor")
                 tensor = part.add(name=name).tensor.add(data_type=self.tensors[name].data_type)
                 tensor.dims.extend(self.tensors[name].dims)
         return piece
 
 
 def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
-    """MindSpore's gradients: height and width of a size that the file keeps for four dimensions."""
+    """MindSpore's gradients: height and width of the attribute ``name``, which the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
 def _attribute_value(entry: Any) -> Any:
-    """MindSpore's gradients: an Attribute message of a .mindir file as Python has it."""
+    """MindSpore's gradients: the Python value of an Attribute message of a .mindir file; None for other types."""
     if entry.type == schema.TUPLE:
         return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:
@@ -267,8 +270,9 @@ def _attribute_value(entry: Any) -> Any:
     return None
 
 
-def _compiled(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    """The function in a module of its own, whose source MindSpore reads from disk. No word of it is the model's."""
+def _module_function(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """MindSpore's gradients: the function ``forward`` of these source lines, in a module of its own with the names of
+    ``scope``; MindSpore reads its source from a file, which is removed at exit. No word of it is the model's."""
     name = f"_ampgraph_forward_{next(_numbers)}"
     module = types.ModuleType(name)
     module.__dict__.update(scope)

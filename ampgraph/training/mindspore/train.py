@@ -1,4 +1,4 @@
-"""Training a .mindir file of forward and loss on MindSpore, which differentiates it; optimizer and scaler are yours.
+"""Trains a .mindir file of forward and loss on MindSpore, which differentiates it; optimizer and scaler are yours.
 
     step = ampgraph.training.mindspore.train_step(
         "loss.O2.mindir", lambda params: nn.Momentum(params, 0.05, 0.9), amp.DynamicLossScaler(2**16, 2, 1000)
@@ -84,11 +84,9 @@ def train_step(
 
 
 class TrainStep:
-    """A step that keeps its state: ``step(x, y)`` or ``step(x=x, y=y)``, numpy arrays or mindspore Tensors.
-
-    Raises AmpError AMP503 for arrays that do not fit the file, AMP504 when MindSpore stops, AMP506 when a scale with
-    ``patience`` saw more steps overflow in a row.
-    """
+    """A MindSpore training step that keeps its state: ``step(x, y)`` or ``step(x=x, y=y)`` of numpy arrays or mindspore
+    Tensors trains once. Raises AmpError AMP503 for arrays that do not fit the file, AMP504 when MindSpore stops, AMP506
+    when more steps in a row overflowed than the loss scale's ``patience``."""
 
     def __init__(
         self,
@@ -128,11 +126,11 @@ class TrainStep:
             if self._state is None:
                 return StepResult(_as_array, *self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))
-            return self._updated(*self._step(scale, *tensors))
+            return self._result_after_step(*self._step(scale, *tensors))
 
-    def _updated(self, loss: Any, finite: Any) -> StepResult[Any]:
-        """The result of a step; a loss scale of ours is updated on the host. Raises AmpError AMP506 when its patience
-        ends."""
+    def _result_after_step(self, loss: Any, finite: Any) -> StepResult[Any]:
+        """The result of a MindSpore training step under a loss scale of ours, which is updated on the host. Raises
+        AmpError AMP506 when its patience ends."""
         policy, state = self._scale, self._state
         if isinstance(policy, DynamicLossScale) and state is not None:
             finite = bool(_as_array(finite))
@@ -143,12 +141,10 @@ class TrainStep:
         return StepResult(_as_array, loss, finite, state.scale if state else 1.0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all.
-
-        Random states (Dropout) are not in it. Raises AmpError AMP105.
-        """
+        """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all. Random
+        states (Dropout) are not in it. Raises AmpError AMP105."""
         path = _checkpoint_path(path)
-        kept = [{"name": name, "data": data} for name, data in self._kept().items()]
+        kept = [{"name": name, "data": data} for name, data in self._checkpoint_tensors().items()]
         with whole_file(path, suffix=path.suffix) as temporary:
             try:
                 self._ms.save_checkpoint(kept, str(temporary))
@@ -157,10 +153,8 @@ class TrainStep:
                 raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Takes up where the step that wrote the checkpoint stood.
-
-        Raises AmpError AMP101, AMP109; nothing changes then.
-        """
+        """Takes over the state that `save` wrote. Raises AmpError AMP101 for no such file, AMP105 for a name that is
+        not *.ckpt, AMP109 for a file that is no checkpoint of this step; nothing changes then."""
         path = _checkpoint_path(path)
         if not path.is_file():
             raise AmpError("AMP101", "no such file", where=str(path), hint="step.save(path) writes one")
@@ -169,7 +163,7 @@ class TrainStep:
         except Exception as error:  # MindSpore raises several kinds
             message = f"is not a checkpoint, or is cut short: {runtime.error_words(error)}"
             raise AmpError("AMP109", message, where=str(path), hint="step.save(path) writes one") from error
-        wanted = self._kept()
+        wanted = self._checkpoint_tensors()
         for name, data in wanted.items():
             if name not in found or found[name].shape != data.shape or found[name].dtype != data.dtype:
                 message = f"is not of this step: '{name}' is missing or of another shape or type"
@@ -181,8 +175,9 @@ class TrainStep:
             numbers = [found[f"loss_scale.{name}"].asnumpy().item() for name in vars(self._state)]
             self._state = LossScaleState(*numbers)
 
-    def _kept(self) -> dict[str, Any]:
-        """Everything that a step changes, by its name in a checkpoint."""
+    def _checkpoint_tensors(self) -> dict[str, Any]:
+        """Everything that a MindSpore training step changes, by its name in a checkpoint: the parameters of file,
+        optimizer and scaler, or a loss scale of ours as Tensors, which are copies."""
         kept = dict(self.parameters)
         own = {id(parameter) for parameter in kept.values()}
         for name, parameter in self.optimizer.parameters_and_names():
@@ -202,14 +197,15 @@ class TrainStep:
 
 
 def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a checkpoint. Raises AmpError AMP105 for a name that MindSpore would change."""
+    """The path of a MindSpore checkpoint. Raises AmpError AMP105 for a name that MindSpore would change."""
     if Path(path).suffix != ".ckpt":
         raise AmpError("AMP105", "MindSpore's checkpoints are named *.ckpt", where=str(path), hint="name it so")
     return Path(path)
 
 
 def _scale_of(ms: ModuleType, given: Any) -> Any:
-    """The loss scale of a MindSpore training step: a policy of ours, or a LossScaler of MindSpore."""
+    """The loss scale of a MindSpore training step, from what `train_step` takes: a policy of ours, or a LossScaler of
+    MindSpore; for None or "none" one of 1 that skips nothing. Raises AmpError AMP320 for a text, AMP322 otherwise."""
     if given is None:
         return StaticLossScale(1.0, skip=False)
     if isinstance(given, str):
@@ -226,8 +222,8 @@ def _scale_of(ms: ModuleType, given: Any) -> Any:
 
 
 def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> None:
-    """Raises AmpError AMP322 for what is no optimizer, has a loss scale of its own, or holds other parameters than the
-    file's."""
+    """Before MindSpore trains: raises AmpError AMP322 for what is no optimizer, one with a loss scale of its own, and
+    one that holds other parameters than the file's."""
     if not isinstance(optimizer, ms.nn.Optimizer):
         message = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
         raise AmpError("AMP322", message, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")

@@ -1,4 +1,5 @@
-"""A step graph opened on a device: its state bound once, and handed from one step to the next without a copy."""
+"""A step graph opened on a device: its state is bound once, and handed from one training step to the next without a
+copy. Two `Binding`s may share state."""
 
 from __future__ import annotations
 
@@ -38,13 +39,14 @@ from .step_inputs import StepInputs
 SHARED = (PARAMETER, RUNNING, GIVEN)  # kinds of state that several steps may share
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
 NOT_TAKEN = "the last state was not taken to the device whole"
-GRAPH = "gpu_graph_id"  # what ONNX Runtime calls the number of a CUDA graph among those of a session
+GRAPH = "gpu_graph_id"  # ONNX Runtime's key for the number of a CUDA graph among those of a session
 
 
 @dataclass(frozen=True)
 class BufferPart:
-    """A part of a buffer, or the whole in another shape; ``held`` keeps the memory alive, ``kind`` is its type: numpy's
-    or the number of ONNX's."""
+    """A tensor of a training step that lies in the memory of another value on the device: a part of it, or all of it
+    in another shape. ``held`` is that value and keeps the memory alive; ``address`` is the tensor's first byte,
+    ``kind`` its type: numpy's or ONNX's number."""
 
     held: OrtTensor
     memory: str
@@ -54,13 +56,15 @@ class BufferPart:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The arguments of onnxruntime.IOBinding's bind methods behind the name: device, type, shape, address."""
+        """The arguments that onnxruntime.IOBinding's bind methods take after the name: device, its number, type, shape,
+        address."""
         return self.memory, 0, self.kind, list(self.shape), self.address
 
 
 Held = OrtTensor | BufferPart
 Made = tuple[dict[str, OrtTensor], OrtTensor | None]
-"""What a step makes: its results by output name, and the loss scale after it, as the runtime's values."""
+"""What a training step gives: its results by output name, and the loss scale after it (None for no scale), both as
+values of ONNX Runtime."""
 
 
 def bind_given(binding: Any, name: str, value: Held) -> None:
@@ -72,11 +76,14 @@ def bind_given(binding: Any, name: str, value: Held) -> None:
 
 
 class Binding:
-    """One session and the state in it: `put` the state, `run` steps, `get` a tensor back.
+    """One session of a step graph and its state: `put` the state, `run` steps, `get` a tensor back.
 
-    Steps that train by turns share state of one name: who wrote it last holds it, and the others read it there, without
-    a copy. ``holders``: whose value of each such name is the newest, for all that share.
-    """
+    A state tensor that a step writes has two places on the device, which even and odd steps (turns 0 and 1) read and
+    write by turns; one that is written in place, or only read, has one. The loss scale is a value of its own, a new
+    one after each step.
+
+    Bindings that train by turns share the state of equal names: the one that wrote it last holds it, and the others
+    read it there, without a copy. ``holders``: name -> the binding that holds it, one dictionary for all that share."""
 
     def __init__(self, step: TrainingStep, options: RunOptions) -> None:
         """Raises AmpError AMP321, AMP323 and AMP505 for the device, AMP502 for a model that the runtime refuses."""
@@ -88,32 +95,28 @@ class Binding:
         # an engine that compiles whole subgraphs may read a state again after it wrote some of it
         written = in_place(ir.from_proto(proto).graph, self.layout.states) if self.device in ("cpu", "cuda") else ()
         self.in_place = frozenset(written) - {step.layout.scale}
-        self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
-        self._bindings: list[Any] = []  # of even and of odd steps
-        self._turn = 0
+        self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # what turn 0 reads and turn 1 writes; the reverse
+        self._bindings: list[Any] = []  # of turn 0 and of turn 1
+        self._turn = 0  # of the next step
         self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
         names = (self.layout.loss, self.layout.finite, self.layout.norm, *(output for _, output in self.layout.parts))
         self._results = [name for name in names if name]
         self._shapes = {entry.name: entry.shape for entry in self.layout.states if entry.shape is not None}
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
-        self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
+        self._torn = NOT_TAKEN  # why the state cannot be read; empty where it can
 
     def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
-        """The providers as the session is opened with them; a kind of binding may ask more of one.
-
-        Called before the session is there: of this binding only ``device``, ``memory`` and ``layout`` are known.
-        """
+        """The providers of the training session with their options; another kind of binding may add some. Called before
+        the session is opened: only ``device``, ``memory`` and ``layout`` are set by then."""
         return with_cuda_options(providers)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:
-        """Takes a whole state to the device, in the place of the old one, which is dropped first; what is shared
-        changes for all.
-
-        Raises AmpError AMP504 where there is no room for it; then there is no state, until another `put`.
-        """
+        """Copies a whole training state to the device, arrays by name; the old one is dropped first. Of tensors that
+        other bindings share, theirs is the new value too. Raises AmpError AMP504 where there is no room for it; then
+        there is no state until another `put`."""
         self._torn = NOT_TAKEN
         self._places, self._bindings, self._scale, self._turn = {}, [], None, 0
         try:
@@ -123,7 +126,7 @@ class Binding:
                 first = self.value(array)
                 self._places[entry.name] = first, self.value(array) if twice else first
             self._scale = self._places[self._scale_name][0] if self._scale_name else None
-            self._bindings = [self._bound(0), self._bound(1)]
+            self._bindings = [self._bind_turn(0), self._bind_turn(1)]
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             self._places, self._bindings, self._scale = {}, [], None
             size = sum(array.nbytes for array in state.values())
@@ -132,7 +135,8 @@ class Binding:
         self.holders.update({entry.name: self for entry in self._shared()})
 
     def replace(self, arrays: Mapping[str, Array]) -> None:
-        """Takes tensors that steps only read to the device, all or none; they may have another size than before."""
+        """Copies state tensors that training steps only read to the device, all or none; each may have another size
+        than before."""
         self._refuse_torn()
         values = {name: self.value(array) for name, array in arrays.items()}
         try:
@@ -142,34 +146,36 @@ class Binding:
             raise
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
-        """Binds other values for tensors that steps only read."""
+        """Binds other values for state tensors that training steps only read."""
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
                 binding.bind_ortvalue_input(name, value)
 
     def _shared(self) -> list[StateTensor]:
-        """The state that other steps have too: of a shared kind, and held by one of them."""
+        """The state tensors that this binding shares with others."""
         return [entry for entry in self.layout.of(*SHARED) if entry.name in self.holders]
 
     def get(self, name: str) -> Array:
-        """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
+        """A copy on the host of a training state tensor as it is now, in its own shape. Raises AmpError AMP504 after a
+        step that stopped half-way."""
         holder = self.holders.get(name, self)
         array, shape = as_numpy(holder.held(name)), holder._shapes.get(name)
         return array if shape is None else array.reshape(shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The sizes of a tensor of the state as it is now; nothing is copied."""
+        """The own shape of a training state tensor as it is now; nothing is copied."""
         holder = self.holders.get(name, self)
         held = tuple(holder.held(name).shape())
         return holder._shapes.get(name, held)
 
     def reader(self) -> Callable[[str], Array]:
-        """A function that reads the training state as it is now, tensor by tensor, as `get` does."""
+        """A function that gives a training state tensor by name, as `get` does, until the next step."""
         return self.get
 
-    def _lent(self, entry: StateTensor) -> Held:
-        """The newest value of a shared tensor as the step takes it that has ``entry`` for it, without a copy."""
+    def _shared_value(self, entry: StateTensor) -> Held:
+        """The newest value of a shared state tensor in the shape in which this binding's graph takes it (a vector where
+        ``entry`` has a shape), without a copy."""
         holder = self.holders[entry.name]
         held, shape = holder.held(entry.name), holder.shape(entry.name)
         dims = shape if entry.shape is None else (math.prod(shape),)
@@ -178,17 +184,20 @@ class Binding:
         return BufferPart(held, held.device_name(), dims, held.data_ptr(), held.element_type())
 
     def held(self, name: str) -> OrtTensor:
-        """The runtime's own value of a state tensor, without a copy; a vector where the graph takes one."""
+        """ONNX Runtime's own value of a state tensor of this binding, without a copy, in the shape that the graph
+        takes. Raises AmpError AMP504 where the state cannot be read."""
         self._refuse_torn()
         scale = self._scale if name == self._scale_name else None
         return self._places[name][self._turn] if scale is None else scale
 
     def value(self, array: Array) -> OrtTensor:
-        """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
+        """A copy of a training array in the device's memory, as ONNX Runtime's value; bfloat16 stays on the host, as
+        numpy has no such type."""
         return device_value(array, self.memory)
 
-    def _bound(self, turn: int) -> Any:
-        """What even or odd steps read and write: state is read at one of its places and written at the other."""
+    def _bind_turn(self, turn: int) -> Any:
+        """The IO binding of the training steps of a turn (0 or 1): state is read at its place number ``turn`` and
+        written at the other, results get memory of their own."""
         binding: Any = self._session.io_binding()
         for name in self._results:
             binding.bind_output(name, self.memory)
@@ -204,20 +213,19 @@ class Binding:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def run(self, batch: Mapping[str, Array]) -> Made:
-        """One step on the newest values of what is shared: its results by output name and the loss scale after it.
-
-        All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
-        it, never in it. Where the runtime itself stops half-way, in memory that holds the old state and the new one,
-        the state cannot be read any more. Raises AmpError AMP504.
-        """
-        return self._step(batch, {entry.name: self._lent(entry) for entry in self._shared()})
+        """Runs one training step on a checked batch and the newest state, and returns its results (see `Made`). A step
+        is done whole or not at all, also where Ctrl-C or another signal raises: that happens before ONNX Runtime's own
+        call or after it, never during it. Raises AmpError AMP504 where the runtime stops; if it has written part of the
+        state in place by then, the state cannot be read any more."""
+        return self._step(batch, {entry.name: self._shared_value(entry) for entry in self._shared()})
 
     def run_own(self, batch: Mapping[str, Array]) -> Made:
-        """One step on this process's part of a batch: all of it, where there is one process."""
+        """Runs one training step on this process's own part of a batch; here, with one process, that is all of it."""
         return self.run(batch)
 
     def _step(self, batch: Mapping[str, Array], given: Mapping[str, Held]) -> Made:
-        """Runs one training step. ``given``: what is on the device already, and is only read."""
+        """Runs one training step on arrays and on values that lie on the device already (``given``), both by input
+        name; see `run`."""
         self._refuse_torn()
         binding = self._bindings[self._turn]
         # Copies: ONNX Runtime may write over a fed array once it has removed the Casts between. They outlive the run.
@@ -233,19 +241,20 @@ class Binding:
         turn = self._turn
         try:
             self._session.run_with_iobinding(binding)
-            return self._taken(binding, turn)
+            return self._advance(binding, turn)
         except BaseException as error:  # onnxruntime raises kinds of its own for every fault
             done = binding.get_outputs_as_ortvaluevector()[0].has_value()  # the loss, whose place was empty before
-            if done and not of_runtime(error):
-                self._taken(binding, turn)  # the step is done, and a signal came after it
+            if done and not raised_by_runtime(error):
+                self._advance(binding, turn)  # a signal came after the step, which is done
                 raise
             if not isinstance(error, Exception):
-                self._torn = ""  # one came before it
+                self._torn = ""  # a signal came before the step, which changed nothing
                 raise
-            raise stopped(error, self.device, bool(self._torn)) from error
+            raise stopped_error(error, self.device, bool(self._torn)) from error
 
-    def _taken(self, binding: Any, turn: int) -> Made:
-        """What a training step made becomes what the next one reads; said twice, it is the same."""
+    def _advance(self, binding: Any, turn: int) -> Made:
+        """After the training step of a ``turn``: what it wrote becomes the state, and its results are returned. Calling
+        it twice, as after a signal, does no harm."""
         found = binding.get_outputs_as_ortvaluevector()
         count = len(self._results) + bool(self._next_scale)
         values = [import_onnxruntime().OrtValue(found[index]) for index in range(count)]
@@ -255,23 +264,23 @@ class Binding:
         return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
-        """Raises AMP504 if a step was stopped while it wrote over the state, which is then half old and half new."""
+        """Raises AmpError AMP504 where the training state cannot be read: a step that writes in place was stopped, or
+        the last state was not copied whole."""
         if self._torn:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
 
 class CapturedBinding(Binding):
-    """A `Binding` whose steps are CUDA graphs: the kernels of a step are recorded once, and launched together from then
-    on. Results come back as copies on the host.
+    """A `Binding` whose training steps are CUDA graphs: the kernels of a step are recorded once, and launched together
+    from then on. Results are copies on the host.
 
-    A graph reads and writes the addresses that it was recorded with, and ONNX Runtime runs a step several times to
-    record it. So every tensor of the state has two places, none is written where it is read, a graph is recorded for
-    each of the two directions, and inputs and results have places of their own: what is repeated comes out the same.
-    """
+    A CUDA graph reads and writes the addresses that it was recorded with, and ONNX Runtime runs a step several times to
+    record it. So every state tensor has two places, nothing is written in place, a graph is recorded for each turn, and
+    inputs and results have fixed places too: running a step again gives the same."""
 
     def __init__(self, step: TrainingStep, options: RunOptions) -> None:
-        """Raises AmpError AMP325 for a device without such graphs and for a step whose batch is open, and as Binding,
-        AMP502 too where a node of the step runs on the host."""
+        """Raises AmpError AMP325 for a device other than cuda and for a step whose batch size is open, what `Binding`
+        raises, and AMP502 too where a node of the step runs on the host."""
         ports = StepInputs(step).ports.values()
         open_one = next((port for port in ports if not all(isinstance(d, int) for d in port.shape)), None)
         if open_one is not None:
@@ -279,9 +288,9 @@ class CapturedBinding(Binding):
             raise AmpError("AMP325", f"a CUDA graph needs sizes, and those of '{open_one.name}' are open", hint=hint)
         super().__init__(step, options)
         self.in_place = frozenset()  # a step that is run twice has to read the same state
-        self._scale_name = self._next_scale = ""  # state as any other: two places
-        self._made: list[dict[str, OrtTensor]] = []  # results of even and of odd steps
-        self._recorded = 1  # the number of the graph of even steps
+        self._scale_name = self._next_scale = ""  # the loss scale is state as any other: two places
+        self._made: list[dict[str, OrtTensor]] = []  # where results of turn 0 and of turn 1 are written
+        self._recorded = 1  # the number of the CUDA graph of turn 0; that of turn 1 is the next
 
     def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
         """CUDA with its graphs, for a training step. Raises AmpError AMP325 for another device."""
@@ -291,19 +300,21 @@ class CapturedBinding(Binding):
         return with_cuda_options(providers, enable_cuda_graph="1")
 
     def put(self, state: Mapping[str, Array]) -> None:
-        """Puts the state, and makes new places for results; both turns are recorded anew."""
-        self._fed: dict[str, Any] = {}
-        self._made = [self._results_places(), self._results_places()]
+        """Copies a whole training state to the device, and makes new places for results; the CUDA graphs of both turns
+        are recorded anew."""
+        self._fed: dict[str, Any] = {}  # input -> its place on the device
+        self._made = [self._result_places(), self._result_places()]
         super().put(state)
         self._recorded += 2  # other addresses
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
-        """Binds a step's values at other addresses, so that the CUDA graphs of both turns are recorded anew."""
+        """Binds other values for state tensors that training steps only read; as their addresses differ, the CUDA
+        graphs of both turns are recorded anew."""
         super()._rebind(values)
         self._recorded += 2
 
-    def _results_places(self) -> dict[str, OrtTensor]:
-        """A place on the device for each result of the step, at which its CUDA graph will write."""
+    def _result_places(self) -> dict[str, OrtTensor]:
+        """A new place on the device for each result of a training step, into which a CUDA graph will write."""
         found = {}
         for output in self._session.get_outputs():
             if output.name in self._results:
@@ -313,15 +324,16 @@ class CapturedBinding(Binding):
                 found[output.name] = self.value(np.zeros(sizes, dtype))
         return found
 
-    def _bound(self, turn: int) -> Any:
-        """The IO binding of a turn, whose results go to the places made for that turn."""
-        binding = super()._bound(turn)
+    def _bind_turn(self, turn: int) -> Any:
+        """The IO binding of the training steps of a turn, whose results go to the places made for that turn."""
+        binding = super()._bind_turn(turn)
         for name, place in self._made[turn].items():
             binding.bind_ortvalue_output(name, place)
         return binding
 
     def run(self, batch: Mapping[str, Array]) -> Made:
-        """One step, as `Binding.run`: the old state stays as it is until the step is done."""
+        """Runs one training step, as `Binding.run`. Its state is never half written: the old one stays until the step
+        is done."""
         self._refuse_torn()
         turn = self._turn
         for name, array in batch.items():
@@ -336,23 +348,22 @@ class CapturedBinding(Binding):
             self._session.run_with_iobinding(self._bindings[turn], self._run_options(turn))
             made = {name: device_value(as_numpy(place), "cpu") for name, place in self._made[turn].items()}
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise stopped(error, self.device, False) from error
+            raise stopped_error(error, self.device, False) from error
         self._turn = 1 - turn
         scale = self.layout.scale
         return made, device_value(self.get(scale), "cpu") if scale else None
 
     def _run_options(self, turn: int) -> Any:
-        """Names the CUDA graph of a turn: ONNX Runtime records it at the first run under a name, and launches it
-        afterwards."""
+        """The options of a training step's run that number the CUDA graph of its turn: ONNX Runtime records a graph
+        when a number is new, and launches it afterwards."""
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(GRAPH, str(self._recorded + turn))
         return options
 
 
 def with_cuda_options(providers: Sequence[str], **more: str) -> list[object]:
-    """The providers of a training step, CUDA with an arena that grows by what is asked for: its default doubles, which
-    held a quarter more of a step that took 5.8 GB, in the same time (benchmarks/gpu.md). ``more``: other options of
-    CUDA."""
+    """The providers of a training session, CUDA with ``more`` options and an arena that grows by what is asked for: by
+    default it doubles, which took a quarter more memory of a step of 5.8 GB, in the same time (benchmarks/gpu.md)."""
     options = {"arena_extend_strategy": "kSameAsRequested", **more}
     return [(name, options) if name == "CUDAExecutionProvider" else name for name in providers]
 
@@ -360,19 +371,20 @@ def with_cuda_options(providers: Sequence[str], **more: str) -> list[object]:
 def open_graph(
     step: TrainingStep, device: str, providers: Sequence[object], options: RunOptions
 ) -> tuple[Any, onnx.ModelProto]:
-    """A session of a step graph without its state, and the graph as it runs. Raises AmpError AMP502."""
+    """Opens a step graph, without its state: the session, and the model that it was opened from, with the roundings of
+    a strict run. Raises AmpError AMP502 where ONNX Runtime refuses it."""
     proto, folder = session_model(step)
     if options.strict:
         graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
         make_strict(graph, keep_interface=True)
         proto = ir.to_proto(graph.model)
-    ort, how = import_onnxruntime(), _session_options(device, options.strict, options.threads)
+    ort, session_options = import_onnxruntime(), _session_options(device, options.strict, options.threads)
     if folder:
-        how.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    crashing = CRASHING if device == "cpu" else None
+        session_options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    optimizers = {"disabled_optimizers": CRASHING if device == "cpu" else None}
     try:
         content = (with_rows(proto) if device == "cuda" else proto).SerializeToString()
-        return ort.InferenceSession(content, how, providers=list(providers), disabled_optimizers=crashing), proto
+        return ort.InferenceSession(content, session_options, providers=list(providers), **optimizers), proto
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         hint = (
             f"build it with --target {device}, or train with --strict, which runs on the CPU and needs no low kernels"
@@ -381,8 +393,9 @@ def open_graph(
 
 
 def _session_options(device: str, strict: bool, threads: int) -> Any:
-    """What a step is opened with. On CUDA nodes run in the order of the graph: ONNX Runtime's own puts off the sums of
-    gradients over rows, and holds what they read until then, a tenth of the memory (benchmarks/cuda_placement)."""
+    """The session options of a training step. On CUDA nodes run in the order of the graph: in ONNX Runtime's own order
+    the sums of gradients over rows come late, and what they read is held until then, a tenth of the memory
+    (benchmarks/cuda_placement)."""
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
@@ -395,20 +408,21 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
 
 
 def _upload_error(error: Exception, device: str, size: int) -> AmpError:
-    """AMP504 for a training state of ``size`` bytes that the runtime did not take."""
+    """The AmpError AMP504 for a training state of ``size`` bytes that ONNX Runtime did not take."""
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
         return NoMemory(message, hint="free memory there, or --device cpu")
     return AmpError("AMP504", f"ONNX Runtime does not take the state: {first_line(error)}", hint="try --device cpu")
 
 
-def of_runtime(error: BaseException) -> bool:
-    """Where a training step stops: whether ONNX Runtime raised the error, and no signal."""
+def raised_by_runtime(error: BaseException) -> bool:
+    """Where a training step stops: whether ONNX Runtime raised the error, not a signal's handler."""
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 
-def stopped(error: Exception, device: str, torn: bool) -> AmpError:
-    """AMP504 for a training step that the runtime stopped. ``torn``: part of the state was written, unreadable."""
+def stopped_error(error: Exception, device: str, torn: bool) -> AmpError:
+    """The AmpError AMP504 for a training step that ONNX Runtime stopped. ``torn``: part of the state was written in
+    place, so that it cannot be read any more."""
     if out_of_memory(error):
         return NoMemory(f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""

@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a training and its place in the data, in one safetensors file.
 
-The file appears whole or not at all: it is written beside its place, forced to the disk, and renamed. It is written
-tensor by tensor, so that a save takes no more memory than the largest of them. A checksum of the whole file, itself
-taken as zeros, stands in its header.
+The file appears whole or not at all: it is written under another name, forced to the disk, and renamed. It is written
+tensor by tensor, so that a save takes no more memory than the largest of them. Its header holds a checksum of the whole
+file, which is computed with zeros in the checksum's own place.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CODES |= {f"float{n}": f"F{n}" for n in (16, 32, 64)}
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a training is, so many batches of this epoch are done, and which training it is."""
+    """Where in the data a training is, and what it must have in common with one that goes on from there."""
 
-    epoch: int = 0
-    batch: int = 0
+    epoch: int = 0  # epochs that are done
+    batch: int = 0  # batches of the next epoch that are done
     seed: int = 0
     batch_size: int = 0
     samples: int = 0
@@ -56,12 +56,12 @@ class Position:
 
 
 LATER = {"accumulate": 1, "last_batch": "drop"}
-"""Fields of a position that older files lack, which are left out at these values."""
+"""Fields of a `Position` that older checkpoints lack; at these values a new file leaves them out too."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """A checkpoint's array that is fetched only while it is written."""
+    """A checkpoint's array that is copied from the device (``fetch``) only while it is written."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -76,8 +76,8 @@ Stored = TypeVar("Stored", bound="Array | Late", covariant=True)
 
 @dataclass(frozen=True)
 class Checkpoint(Generic[Stored]):
-    """What a file holds. ``digest`` names the step graph that it belongs to. ``state``: arrays; to be saved, `Late`
-    ones too."""
+    """What a checkpoint file holds: the `digest` of the step graph, the ``state`` by name (arrays; to be saved, `Late`
+    ones too), the position, and ``history``: "losses" and "finite" of every step so far, empty outside of `fit`."""
 
     digest: str
     state: Mapping[str, Stored]
@@ -86,7 +86,8 @@ class Checkpoint(Generic[Stored]):
 
 
 def digest(step: TrainingStep) -> str:
-    """A digest of a step graph: of its nodes and constants, not of its state or the names of nodes."""
+    """A digest of a step graph, by which its checkpoints are known: of interface, constants, nodes and the kinds and
+    shapes of its state, not of the state's numbers, and not of the names of nodes."""
     graph, state = step.model.graph, {entry.name for entry in step.layout.states}
     made = hashlib.blake2b(digest_size=16)
     for value in (*graph.inputs, *graph.outputs):
@@ -108,7 +109,7 @@ def digest(step: TrainingStep) -> str:
 
 
 def digest_of(state: Mapping[str, Array | Late]) -> str:
-    """A digest of every bit of a training state."""
+    """A digest of every bit of a training state, or of a batch: names, types, shapes and numbers."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -117,8 +118,8 @@ def digest_of(state: Mapping[str, Array | Late]) -> str:
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
-    """Writes a checkpoint. Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays
-    then."""
+    """Writes a checkpoint, whole or not at all. Raises AmpError AMP105 where it cannot be written; a file that stood at
+    ``path`` stays then."""
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
@@ -135,8 +136,9 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
-    """Writes a checkpoint in the safetensors format: the size of the header, the header, the numbers. Raises OSError
-    for everything that the file system refuses."""
+    """Writes a checkpoint in the safetensors format: the size of the header (8 bytes), the header, the numbers, the
+    widest types first; ``tensors`` are arrays or `Late`. Then puts the checksum into its place in the header. Raises
+    OSError for whatever the file system refuses."""
     header: dict[str, Any] = {"__metadata__": metadata}
     order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
     for name in order:
@@ -160,20 +162,21 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
         file.write(made.hexdigest().encode())
 
 
-_MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # in front of it: JSON as a text in JSON
+_MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # what precedes it: JSON as a text in JSON
 
 
 def _refuse_damaged(path: Path) -> None:
-    """Raises ValueError for a checkpoint whose checksum is another; OSError."""
+    """Raises ValueError for a checkpoint whose checksum is not that of its bytes, or is missing, and OSError where it
+    cannot be read."""
     with open(path, "rb") as file:
         size = file.read(8)
         start = size + file.read(min(int.from_bytes(size, "little"), os.path.getsize(path)))
         place = start.find(_MARK) + len(_MARK)
-        message = start[place : place + len(ZEROS)]
-        made = hashlib.blake2b(start.replace(_MARK + message, _MARK + ZEROS.encode(), 1), digest_size=16)
+        noted = start[place : place + len(ZEROS)]
+        made = hashlib.blake2b(start.replace(_MARK + noted, _MARK + ZEROS.encode(), 1), digest_size=16)
         while block := file.read(1 << 20):
             made.update(block)
-    if _MARK not in start or made.hexdigest().encode() != message:
+    if _MARK not in start or made.hexdigest().encode() != noted:
         raise ValueError("its checksum is another one")
 
 
@@ -184,8 +187,8 @@ def _safetensors_bytes(array: Array) -> memoryview:
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
-    """Reads a checkpoint. Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is
-    cut short."""
+    """Reads a checkpoint. Raises AmpError AMP101 for no such file or one that cannot be read, AMP108 for one that is no
+    checkpoint of ours, is of another version or is damaged, AMP501 without the package safetensors."""
     path = Path(path)
     if not path.is_file():
         message = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"
@@ -219,19 +222,18 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
 
 
 def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: str) -> None:
-    """Raises AmpError AMP405 for a checkpoint of another step graph."""
+    """Raises AmpError AMP405 for a checkpoint of a step graph other than the one whose digest is ``expected``;
+    ``where`` is its path."""
     if checkpoint.digest != expected:
         hint = "give the STEP.onnx that it was made with; a step that is built anew with other options is another one"
         raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
 
 
 def claim_folder(file: Path, until: contextlib.ExitStack) -> None:
-    """Makes the folder of a checkpoint, clears it of what killed trainings have left, and keeps others out of it.
-
-    The lock ends with its process, whatever ends it; there is none where the system or the file system has no such. The
-    folder itself is locked: a lock file, as the package filelock has one, would lie in the user's folder for good.
-    Raises AmpError AMP105 where the folder cannot be, AMP325 where another training writes its checkpoints there.
-    """
+    """Makes the folder of a checkpoint ``file``, locks other trainings out of it, and removes what killed ones left.
+    The lock holds until ``until`` closes, and ends with the process, whatever ends it; there is none on Windows and on
+    file systems without locks. The folder itself is locked: a lock file, as the package filelock has one, would stay in
+    the user's folder. Raises AmpError AMP105 where the folder cannot be made, AMP325 where another training has it."""
     folder = file.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

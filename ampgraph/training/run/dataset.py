@@ -1,8 +1,7 @@
-"""A set of samples, in memory, in mapped files or from an iterable, normalised or not, and the batches that it is
-trained in.
+"""Training data (in memory, in memory-mapped files, or from an iterable), their batches, and their normalisation.
 
-A folder holds arrays, memory-mapped: NAME.npy, .npz, and idx files as MNIST has them; each also with .gz behind; and
-tables, .csv.
+A folder of training data holds NAME.npy, .npz and idx files (as MNIST has them), which are memory-mapped, each also
+with .gz behind; and tables, .csv.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ...runtime.ports import Port
 
 Batches: TypeAlias = Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]
 Prepare: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
-PIECE = 1 << 24  # bytes of the samples that are looked at together
+PIECE = 1 << 24  # bytes of the samples that are read together
 
 
 def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -44,20 +43,23 @@ def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Arrays by input name; the first axis counts the samples. ``prepare`` makes of rows what the step takes."""
+    """Training data that are there as a whole: arrays by input name, whose first axis counts the ``samples``.
+    ``prepare`` turns rows of the arrays into what the step takes (types, axes, normalisation); it keeps the names."""
 
     arrays: Mapping[str, Array]
     samples: int
     prepare: Prepare = unchanged
-    note: str = ""  # what `prepare` does beyond types and axes
+    note: str = ""  # what `prepare` does beyond types and axes, for the digest: a line for each `then`
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The training data, and ``more`` done to their rows; ``note`` tells the result from others."""
+        """The same training data, with ``more`` done to their rows after `prepare`; ``note`` says in the digest what
+        that is."""
         first = self.prepare
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
-        """Changes with names, types, sizes and numbers of the training data, and with what is done to them."""
+        """A digest of the training data, in hex: of their names, types, sizes and numbers, and of what is done to
+        them."""
         made = hashlib.blake2b(self.note.encode(), digest_size=16)
         for name, array in sorted(self.arrays.items()):
             made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -69,39 +71,41 @@ class Dataset:
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
-        """The whole batches of an epoch in a random order, without the first ``skip``; ``last``: and a smaller one."""
+        """The batches of training data of an epoch (from 0), in an order that follows from ``seed`` and ``epoch``
+        alone, without the first ``skip``; ``last``: with the smaller batch at the end."""
         order = np.random.default_rng([seed, epoch]).permutation(self.samples)
         end = self.samples if last else self.samples - self.samples % batch_size
         for start in range(skip * batch_size, end, batch_size):
-            yield Drawn(self, order[start : start + batch_size])
+            yield LazyBatch(self, order[start : start + batch_size])
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
-        """All samples from the first to the last; ``whole`` leaves out a last batch that is smaller."""
+        """The batches of training data from the first sample to the last; ``whole`` leaves out a smaller last one."""
         end = self.samples - self.samples % batch_size if whole else self.samples
         for start in range(0, end, batch_size):
             yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
 
 
-class Drawn(Mapping[str, Array]):
-    """Rows of training data, read when they are asked for: of a batch that several share, each reads its own."""
+class LazyBatch(Mapping[str, Array]):
+    """A batch of training data: ``rows`` (numbers of samples), read from disk and prepared only when they are asked
+    for. Where several processes share a batch, each reads its own `part`. As a mapping it reads all of them, once."""
 
     def __init__(self, data: Dataset, rows: Array) -> None:
         self._data, self._rows = data, rows
-        self._whole: dict[str, Array] = {}
+        self._whole: dict[str, Array] = {}  # all rows, prepared; empty until somebody asks for an array
 
     @property
     def samples(self) -> int:
-        """Number of samples of training data that were drawn, read or not."""
+        """The number of samples in this batch of training data, read or not."""
         return len(self._rows)
 
     def part(self, start: int, end: int) -> dict[str, Array]:
-        """Some of the samples of training data as the step takes them."""
+        """The samples ``start`` to ``end`` (not included) of this batch of training data, as the step takes them."""
         rows = self._rows[start:end]
         return self._data.prepare({name: array[rows] for name, array in self._data.arrays.items()})
 
     def column(self, name: str) -> Array | None:
-        """One array of all samples of training data, its numbers as they are stored and of the type that the step
-        takes."""
+        """One array of this batch of training data in the type that the step takes, not otherwise prepared; None for an
+        unknown name."""
         made = self.part(0, 1).get(name)
         return None if made is None else self._data.arrays[name][self._rows].astype(made.dtype)
 
@@ -110,7 +114,7 @@ class Drawn(Mapping[str, Array]):
         return self._whole[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._data.arrays)  # `prepare` keeps the names
+        return iter(self._data.arrays)
 
     def __len__(self) -> int:
         return len(self._data.arrays)
@@ -118,33 +122,36 @@ class Drawn(Mapping[str, Array]):
 
 @dataclass(frozen=True)
 class Stream(Dataset):
-    """Batches of any sizes from an iterable, in its own order, put together anew; never held as a whole."""
+    """Training data from an iterable of batches of any sizes, in its own order: they are regrouped into batches of the
+    size that is asked for, and never held as a whole. ``arrays`` is empty; ``prepare`` is not used."""
 
     source: Iterable[object] = ()
-    named: Callable[[object], dict[str, Array]] = lambda batch: {}
+    named: Callable[[object], dict[str, Array]] = lambda batch: {}  # what `source` gives -> prepared arrays by name
 
     def digest(self) -> str:
-        """A digest of a stream of training data by its size alone: its order may be another one each time."""
+        """What stands for a digest of a stream of training data: its size and what is done to it, as its order may
+        vary."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The stream with batches prepared by ``more`` too; ``note`` says so in the checkpoint's digest."""
+        """The same stream of training data, with ``more`` done to its batches at the end; ``note`` says in the digest
+        what that is."""
         named = self.named
         return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
-        """Batches in the iterable's own order (it cannot be shuffled), from number ``skip`` on; ``last``: with the
-        short one at the end."""
+        """The batches of a stream of training data in its own order, which cannot be shuffled, without the first
+        ``skip``; ``last``: with the smaller batch at the end."""
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
-        """Batches of ``batch_size`` samples put together from the iterable's; ``whole``: without the short one at the
-        end."""
-        held: list[dict[str, Array]] = []
+        """The batches of a stream of training data, regrouped to ``batch_size`` samples each; ``whole`` leaves out a
+        smaller last one."""
+        held: list[dict[str, Array]] = []  # what has come and is not given out yet: less than a batch
         for given in self.source:
             held.append(self.named(given))
             count = sum(_rows(part) for part in held)
@@ -159,7 +166,8 @@ class Stream(Dataset):
 
 
 def rows_at_once(arrays: Mapping[str, Array]) -> int:
-    """Of training data on disk: how many samples make a piece, counted as float32 at least."""
+    """Of training data on disk: how many samples are read together, `PIECE` bytes with every number counted as float32
+    at least."""
     widths = [array[:1].size * max(array.dtype.itemsize, 4) for array in arrays.values() if len(array)]
     return max(1, PIECE // max(sum(widths), 1))
 
@@ -176,26 +184,26 @@ LARGE = 1 << 26  # bytes of an .npz file that is mapped
 HINT = "it takes NAME.npy, .npz, .csv and idx files, each also with .gz, where NAME is an input of the step"
 DAMAGED = (ValueError, EOFError, SyntaxError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-READ = 1 << 20
+READ = 1 << 20  # bytes of a member that are read together for its checksum
 ENCRYPTED = 1  # the bit of a member's flags
 
 
 def stays_on_disk(text: str) -> bool:
-    """Of training data: whether a path is a folder, a pattern of files, a table, or a large .npz file."""
+    """Of training data: whether a path is for `load_folder`: a folder, a pattern of files, a table (.csv), or an .npz
+    file that is too large to be read whole."""
     path = Path(text)
-    if path.is_file() and path.name.removesuffix(".gz").endswith(".csv"):
-        return True
+    name = path.name.removesuffix(".gz")
     if path.is_file():
-        return path.name.removesuffix(".gz").endswith(".npz") and path.stat().st_size >= LARGE
+        return name.endswith(".csv") or (name.endswith(".npz") and path.stat().st_size >= LARGE)
     return path.is_dir() or (not path.exists() and any(sign in path.name for sign in "*?["))
 
 
 def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Array]:
     """Training data by input name: of a file, of a folder, or of the files that a pattern like ``mnist/train-*`` finds.
-
-    An idx file whose name is no input holds ``labels`` if it has one axis, else the only other input. Raises AmpError
-    AMP101 for no such files, AMP108 for one that is none of these or is damaged, AMP503 for two arrays of one name.
-    """
+    An idx file whose name is no input holds ``labels`` (the name of that input, "" for none) if it has one axis, else
+    the only other input; files of other kinds are passed over. That no input is missing is left to the caller. Raises
+    AmpError AMP101 for no such files or one that cannot be read, AMP108 for a damaged one, AMP503 for two arrays of one
+    name."""
     given = Path(text)
     paths = [given] if given.is_file() else sorted(given.iterdir() if given.is_dir() else map(Path, glob.glob(text)))
     found: dict[str, Array] = {}
@@ -211,21 +219,25 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
 
 
 def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """Training data of one file by input name; empty for a file of another kind."""
+    """The training data in one file, by the name of the file or of the array in it; empty for a file of another kind.
+    ``inputs`` and ``labels`` as in `load_folder`. Raises AmpError AMP101 for a file that cannot be read, AMP108 for a
+    damaged one."""
     name = path.name.removesuffix(".gz")
     if not name.endswith((".npy", ".npz", ".csv")) and not IDX.search(name):
         return {}
     try:
-        with opened(path) as file:
+        with open_unpacked(path) as file:
             if name.endswith(".npz"):
                 return mapped_npz(file)
             if name.endswith(".csv"):
                 return _read_table(file, inputs, labels)
             array = mapped_npy(file) if name.endswith(".npy") else mapped_idx(file)
         stem, others = IDX.sub("", name.removesuffix(".npy")), [one for one in inputs if one != labels]
-        if stem not in inputs and not name.endswith(".npy"):  # labels if it has one axis, else the only other input
-            stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
-        return {stem: array}
+        if stem in inputs or name.endswith(".npy"):
+            return {stem: array}
+        if labels and array.ndim == 1:
+            return {labels: array}
+        return {others[0] if len(others) == 1 else stem: array}
     except OSError as error:
         raise unreadable_error(path, error) from None
     except DAMAGED as error:
@@ -234,9 +246,10 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
 
 
 def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """Training data of a table (.csv): a column with an input's name is that input; of the others the last, or the one
-    named ``labels``, holds the labels, and the rest is the only other input. Raises ValueError for what is no number.
-    """
+    """The training data in a table (.csv), by input name: a column whose name is an input is that input, [samples]. Of
+    the other columns the last one holds ``labels`` ("" for none) where no column has that name, and the rest together
+    are the only other input, [samples, columns] in float32. Whole labels become int64. Raises ValueError for a cell
+    that is no number."""
     first = file.readline().decode().strip()
     names = [name.strip(" \"'") for name in first.split(",")]
     if re.fullmatch(r"[-+.,\deE\s]+", first):  # numbers: there are no names
@@ -254,28 +267,26 @@ def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[s
     return found
 
 
-def opened(path: Path) -> IO[bytes]:
-    """A file of training data opened, unpacked where it is compressed."""
+def open_unpacked(path: Path) -> IO[bytes]:
+    """Opens a file of training data; one that is compressed (.gz) is unpacked to a temporary file first."""
     if path.suffix != ".gz":
         return open(path, "rb")
     with gzip.open(path) as packed:
-        return _unpacked(packed)
+        return _unpack(packed)
 
 
 def mapped_npy(file: IO[bytes], end: int | None = None) -> Array:
-    """Training data on disk: the array that begins where the .npy file stands. Raises ValueError and others for what is
-    none."""
+    """Training data on disk: the .npy array that begins at the file's position and ends at ``end`` (None: with the
+    file), memory-mapped. Raises one of `DAMAGED` for bytes that are no such array."""
     shape, dtype, fortran = read_header(file)
     if dtype.hasobject:
         raise ValueError("it holds pickled Python objects, which could run code")
-    return _mapped(file, dtype, shape, "F" if fortran else "C", end)
+    return _map_array(file, dtype, shape, "F" if fortran else "C", end)
 
 
 def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
-    """Training data on disk: the arrays of an .npz file by name; each is read through once, for its checksum.
-
-    Raises ValueError, and zipfile.BadZipFile for what is damaged.
-    """
+    """Training data on disk: the arrays of an .npz file by name, memory-mapped; each is read through once, for its
+    checksum. Raises one of `DAMAGED` for a damaged file."""
     found = {}
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
@@ -285,44 +296,48 @@ def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
 
 
 def mapped_idx(file: IO[bytes]) -> Array:
-    """Training data on disk: the array of an idx file. Raises ValueError."""
+    """Training data on disk: the array of an idx file, memory-mapped. Raises ValueError for another or a damaged file.
+    The format, as MNIST's page has it: two zero bytes, the type, the number of axes, their sizes as big-endian uint32,
+    the numbers."""
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in IDX_TYPES or not start[3]:
         raise ValueError("its first bytes are not those of idx")
     sizes = np.frombuffer(file.read(4 * start[3]), ">u4")
     if len(sizes) != start[3]:
         raise ValueError("it is cut short")
-    return _mapped(file, np.dtype(IDX_TYPES[start[2]]), tuple(map(int, sizes)), "C")
+    return _map_array(file, np.dtype(IDX_TYPES[start[2]]), tuple(map(int, sizes)), "C")
 
 
 def _npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
-    """Training data on disk: an array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to
-    a temporary file."""
+    """Training data on disk: one array of an .npz archive, memory-mapped in ``file``, which is the archive's, where it
+    is stored without compression; else in a temporary file that it is unpacked to."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
-        with archive.open(info) as member, _unpacked(member) as plain:
-            return mapped_npy(plain)
+        with archive.open(info) as member, _unpack(member) as unpacked:
+            return mapped_npy(unpacked)
     with archive.open(info) as member:
-        while member.read(READ):  # the last one compares the checksum
+        while member.read(READ):  # zipfile compares the checksum at the end
             pass
-    file.seek(info.header_offset + 26)  # of the local header, whose extra field may be of another size
+    file.seek(info.header_offset + 26)  # the local header's sizes of name and extra field, which it may have alone
     start = info.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
     file.seek(start)
     return mapped_npy(file, start + info.file_size)
 
 
-def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
-    """Training data on disk: what a packed file holds, in a temporary file that can be mapped."""
-    plain = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
-    shutil.copyfileobj(packed, plain)
-    plain.flush()
-    plain.seek(0)
-    return plain
+def _unpack(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
+    """Training data on disk: unpacks a compressed file into a temporary one, which can be mapped and stands at its
+    start; the caller closes it."""
+    unpacked = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+    shutil.copyfileobj(packed, unpacked)
+    unpacked.flush()
+    unpacked.seek(0)
+    return unpacked
 
 
-def _mapped(
+def _map_array(
     file: IO[bytes], dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, end: int | None = None
 ) -> Array:
-    """Training data on disk: the numbers from where the file stands to ``end``, or its own."""
+    """Training data on disk: the numbers from the file's position to ``end`` (None: to the end of the file), mapped as
+    an array in C or F ``order``. Raises ValueError where the header says another size."""
     start = file.tell()
     size = (file.seek(0, 2) if end is None else end) - start
     if math.prod(shape) * dtype.itemsize != size:
@@ -332,7 +347,7 @@ def _mapped(
     return np.memmap(file, dtype, "r", start, shape, "F" if order == "F" else "C")
 
 
-# -- data that are brought to a common scale on their way to the step --------------------------------------------------
+# -- normalisation of data on their way to the step --------------------------------------------------------------------
 
 ROW = "--normalize MEAN,STD, each one number or one for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'"
 HINTS = {"--normalize": ROW, "--scale": "--scale FACTOR, a number or a fraction: 1/255"}
@@ -341,10 +356,8 @@ HINTS = {"--normalize": ROW, "--scale": "--scale FACTOR, a number or a fraction:
 @dataclass(frozen=True)
 class Normalized:
     """Training data of any kind, of which a float32 input becomes (x scale - mean) / std; labels stay what they are.
-
     ``mean`` and ``std``: one number, or one for each channel: along axis 1 of the input, or its last one, whichever has
-    that size. ``input``: which one, where there are several. Raises AmpError AMP325 for numbers that make no sense.
-    """
+    that size. ``input``: which one, where there are several. Raises AmpError AMP325 for numbers that make no sense."""
 
     data: object
     scale: float = 1.0
@@ -366,14 +379,16 @@ class Normalized:
     def rows(
         self, ports: Mapping[str, Port], labels: str
     ) -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], str]:
-        """What is done to rows of data, and words that tell it. Raises AmpError AMP325 where it cannot be done."""
+        """What normalises rows of training data for a step that takes ``ports``, and a text that says it, for the
+        digest. ``labels``: the input that is never normalised. Raises AmpError AMP325 where it cannot be done."""
         name = self._chosen([name for name, port in ports.items() if port.dtype == "float32" and name != labels])
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         shape = [1] * len(ports[name].shape)
-        if (count := max(mean.size, std.size)) > 1:
-            shape[_channel_axis(ports[name], count)] = count
-        factor, offset = ((self.scale / std) + 0 * mean).astype(np.float32), (0 - mean / std).astype(np.float32)
-        factor, offset = factor.reshape(shape), offset.reshape(shape)
+        mean, std = np.broadcast_arrays(mean, std)
+        if mean.size > 1:
+            shape[_channel_axis(ports[name], mean.size)] = mean.size
+        factor = (self.scale / std).astype(np.float32).reshape(shape)
+        offset = (0 - mean / std).astype(np.float32).reshape(shape)
 
         def normalized(rows: Mapping[str, Array]) -> dict[str, Array]:
             return {**rows, name: rows[name] * factor + offset}
@@ -381,7 +396,8 @@ class Normalized:
         return normalized, f"{name}: {self.scale!r} {self.mean} {self.std}"
 
     def _chosen(self, names: Sequence[str]) -> str:
-        """The input that is normalised: the one named, or the only float32 one; AmpError AMP325 otherwise."""
+        """The input that is normalised, of the float32 inputs ``names``: `input`, or the only one. Raises AmpError
+        AMP325 for no such input, or several."""
         if self.input:
             if self.input not in names:
                 message = f"'{self.input}' is not a float32 input to normalise"
@@ -394,10 +410,9 @@ class Normalized:
 
 
 def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str] | None) -> str | Normalized:
-    """A path of training data, normalised by the words of a command line: ``[INPUT=]MEAN,STD`` and ``[INPUT=]FACTOR``.
-
-    Raises AmpError AMP325.
-    """
+    """A path of training data with the normalisation that a command line asks for: texts ``[INPUT=]MEAN,STD`` of
+    --normalize and ``[INPUT=]FACTOR`` of --scale; the path alone for none of them. Raises AmpError AMP325 for a text of
+    another form."""
     factors = dict(_input_and_rest("--scale", text) for text in scales or ())
     centres = dict(_input_and_rest("--normalize", text) for text in normalize or ())
     made: str | Normalized = data
@@ -411,8 +426,7 @@ def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str]
 
 
 def _input_and_rest(option: str, text: str) -> tuple[str, str]:
-    """Training data's normalisation: INPUT and the rest of an option's text INPUT=REST; the name is empty where none is
-    given."""
+    """Training data's normalisation: splits the text [INPUT=]REST of an option into INPUT ("" for none) and REST."""
     name, equals, rest = text.rpartition("=")
     if equals and not name:
         raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
@@ -420,12 +434,13 @@ def _input_and_rest(option: str, text: str) -> tuple[str, str]:
 
 
 def _parse_row(text: str) -> list[float]:
-    """Training data's normalisation: the numbers of an option of the command line, separated by spaces."""
+    """Training data's normalisation: the numbers of MEAN or STD in --normalize, separated by spaces."""
     return [_parse_factor("--normalize", word) for word in text.split()]
 
 
 def _parse_factor(option: str, text: str) -> float:
-    """Training data's normalisation: the number of an option of the command line, or a fraction like 1/255."""
+    """Training data's normalisation: the number that a command-line option says, also as a fraction: 1/255. Raises
+    AmpError AMP325, which names the ``option``, for another text."""
     above, _, below = text.partition("/")
     try:
         return float(above) / float(below or 1)
@@ -434,8 +449,8 @@ def _parse_factor(option: str, text: str) -> float:
 
 
 def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
-    """Training data's normalisation: ``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option
-    otherwise."""
+    """Training data's normalisation: what was given as ``mean`` or ``std`` (``name``), as a tuple of finite numbers.
+    Raises AmpError AMP325 for anything else."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
     if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):
@@ -444,7 +459,8 @@ def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, .
 
 
 def _channel_axis(port: Port, count: int) -> int:
-    """Of pictures to train on: the axis of the channels. Raises AmpError AMP325 where none or two may be it."""
+    """Training data's normalisation: which axis of a port has ``count`` channels, 1 or the last. Raises AmpError AMP325
+    where neither has, or both."""
     found = {axis for axis in (1, len(port.shape) - 1) if 0 < axis < len(port.shape) and port.shape[axis] == count}
     if len(found) == 1:
         return found.pop()
@@ -455,4 +471,4 @@ def _channel_axis(port: Port, count: int) -> int:
 
 
 TrainingData: TypeAlias = str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches
-"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
+"""A path (see `load_folder`), arrays by input name, or an iterable that gives batches every time it is iterated."""

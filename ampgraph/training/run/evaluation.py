@@ -1,4 +1,4 @@
-"""The forward graph with trained weights: to write it to a file, and to measure it in float32."""
+"""The forward graph of a training step with trained weights: written to a file, and evaluated in float32."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ TAKEN = (PARAMETER, RUNNING, GIVEN)  # kinds of state that the forward graph hol
 
 
 def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool = False) -> ir.Model:
-    """The forward model with trained weights and running statistics, for inference: no Dropout, no batch statistics.
-
-    ``average``: with the running average of the weights. Raises AmpError AMP206 for a step that holds no forward graph,
-    or no average.
-    """
+    """The forward model of a training step with the weights and running statistics of ``state``, in float32 and for
+    inference: no Dropout, no batch statistics. ``average``: with the running average of the weights. Raises AmpError
+    AMP206 for a step that holds no forward graph, or no average."""
     text = step.model.metadata_props.get(FORWARD)
     if text is None:
         hint = "build the step with ampgraph build-step from a forward graph"
@@ -44,7 +42,7 @@ def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool 
         tensors |= {name.removeprefix(EMA): state[name] for name in entries}
     wide = ({name: _to_float32(array) for name, array in arrays.items()} for arrays in (tensors, kept))
     model = unpack(text, *wide)
-    for node in model.graph.all_nodes():  # as they work after the training
+    for node in model.graph.all_nodes():  # in the form of inference
         if node.op_type == "Dropout" and len(node.inputs) > 2:
             node.resize_inputs(2)
         if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
@@ -56,20 +54,21 @@ def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool 
 def save_trained(
     step: TrainingStep, state: Mapping[str, Array], path: str | os.PathLike[str], average: bool = False
 ) -> None:
-    """Writes the forward model with trained weights or their running average, whole or not at all."""
+    """Writes the model of `trained_model`, whole or not at all; raises as that, and AmpError AMP105."""
     OnnxGraph(trained_model(step, state, average)).save(path)
 
 
 def _to_float32(array: Array) -> Array:
-    """For an evaluation: a parameter in float32, as the forward graph has it: O3 stores them low."""
+    """For an evaluation: a low array in float32, as the forward graph has it; any other as it is."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
 class Evaluator:
-    """The forward graph of a step in float32, opened once; weights are fed, so that an evaluation builds nothing
-    anew."""
+    """Evaluates a training step's forward graph in float32. It is opened once, with its weights as inputs, so that
+    evaluations at any time share one session."""
 
     def __init__(self, step: TrainingStep, device: str) -> None:
+        """Raises AmpError AMP206 for a step that holds no forward graph, and what opening a session raises."""
         self.step, self.feeds = step, StepInputs(step)
         model = trained_model(step, step.initial_state)
         graph = model.graph
@@ -86,8 +85,9 @@ class Evaluator:
         self.session = OnnxSession(ir.to_proto(model), device)
 
     def measure(self, state: Mapping[str, Array], data: TrainingData, batch_size: int = 256) -> dict[str, float]:
-        """``samples``, and what is known: ``loss``, the weighted sum of several, without a gradient penalty, and
-        ``accuracy`` where labels are classes."""
+        """Evaluates the weights of ``state`` on data: how many ``samples``, the mean ``loss`` (the weighted sum of
+        several, without a gradient penalty), and ``accuracy`` where the loss is cross_entropy. Raises AmpError AMP503
+        for data that do not fit, and where they do not fill one batch of a fixed size."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _to_float32(state[name]) for name in self.weights}
@@ -109,7 +109,9 @@ class Evaluator:
 
 
 def _batch_sums(kind: str, result: Array, labels: Array | None, samples: int) -> tuple[float, int, int]:
-    """The sum of losses of a batch, in float64, of how many, and how many labels are right."""
+    """For an evaluation: of a batch of ``samples`` samples the sum of its losses in float64, over how many numbers it
+    is, and how many labels are right (0 where none are classes). ``result``: the output that the loss ``kind`` is taken
+    of, or, for another kind, the loss. Raises AmpError AMP503 for a label that is no class."""
     if labels is None or kind not in ("cross_entropy", "mse"):
         return float(result.reshape(())) * samples, samples, 0
     scores = result.astype(np.float64)

@@ -24,10 +24,10 @@ from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.training_step import StepLayout, StepResult
 from . import checkpoint as files
 from .checkpoint import claim_folder
-from .dataset import Drawn, TrainingData
+from .dataset import LazyBatch, TrainingData
 from .options import FitOptions
 from .ranks import ALONE, Ranks
-from .schedules import Tables, described, rates_after, scheduled, stretches
+from .schedules import Tables, kind_by_length, rates_after, schedule_text, tables_by_group
 from .step_inputs import IGNORED, StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -39,35 +39,34 @@ WAITING = 64  # results that stay on the device before they are read together
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, what a
-    validation found, and the mean of each part of the loss over the steps that ran here."""
+    """What is reported of an epoch of a training."""
 
-    number: int
+    number: int  # from 1
     steps: int
-    loss: float
-    skipped: int
-    scale: float
-    validation: dict[str, float]
-    parts: dict[str, float] = field(default_factory=dict)
+    loss: float  # the mean over its finite steps; NaN for none
+    skipped: int  # steps whose gradients were not finite
+    scale: float  # the loss scale at its end
+    validation: dict[str, float]  # what `Trainer.evaluate` says at its end; empty without validation data
+    parts: dict[str, float] = field(default_factory=dict)  # the mean of each part of the loss over steps that ran here
 
     def to_dict(self) -> JsonObject:
-        """The epoch as plain data, for JSON."""
+        """The epoch of a training as plain data, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class History:
-    """A whole training: epochs that ran here, and the loss of every step from the first, those before a resume too."""
+    """A whole training: the epochs that ran here, and every step from the first, those before a resume too."""
 
     epochs: list[Epoch]
-    losses: Array
-    finite: Array
+    losses: Array  # float32, of each step
+    finite: Array  # bool, of each step
     dropped: int  # samples of each epoch that did not fill a batch
     resumed: int  # steps that were done before
 
 
 class Fittable(Protocol):
-    """What `fit` asks of a trainer: one on a device, or several that share a batch."""
+    """What `fit` asks of a trainer; see `Trainer` for each member."""
 
     @property
     def layout(self) -> StepLayout: ...
@@ -92,8 +91,9 @@ class Fittable(Protocol):
 
 
 OnStep = Callable[[int, int, StepResult[object]], None]
-"""Called after every step with how many are done, how many there are, and the result."""
+"""Called after every step with how many steps of the training are done, how many there are, and the result."""
 OnEpoch = Callable[[Epoch], None]
+"""Called after every epoch, when its checkpoint is written."""
 
 
 def fit(
@@ -105,15 +105,11 @@ def fit(
     on_epoch: OnEpoch | None = None,
     group: Ranks = ALONE,
 ) -> History:
-    """Trains; the last samples of an epoch that fill no batch are left out of it. ``group``: the processes that share
-    every batch; rank 0 of them alone reads and writes checkpoints.
-
-    ``on_step(done, total, result)`` is called after every step, ``on_epoch(epoch)`` after every epoch.
-    Raises AmpError AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit,
-    AMP101, AMP108 and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training
-    is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
-    steps.
-    """
+    """Trains for the epochs of ``options``, or on from a checkpoint. ``validate``: data to evaluate after every epoch;
+    ``group``: the processes that share every batch, of which rank 0 alone reads and writes checkpoints. Raises AmpError
+    AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit, AMP101, AMP108
+    and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training is lost, AMP509
+    where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two steps."""
     run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
@@ -123,7 +119,7 @@ def fit(
 
 
 class _TrainingRun:
-    """One call of `fit`: what it trains, where it is in the data, and what was seen of the steps so far."""
+    """One call of `fit`: what it trains, where it is in the data, and the results so far. Call `begin`, then `run`."""
 
     def __init__(
         self,
@@ -133,26 +129,26 @@ class _TrainingRun:
         options: FitOptions,
         group: Ranks,
     ) -> None:
-        """Checks all that is given; nothing is changed yet."""
+        """Checks all that is given to `fit`; the trainer's state is not changed yet."""
         self.trainer, self.group = trainer, group
         self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))
         self.data = trainer.feeds.dataset(data)
         self.validate = None if validate is None else trainer.feeds.dataset(validate)
         if self.validate is not None and group.first:
             trainer.prepare_evaluation()
-        self.rest = self.data.samples % options.batch_size
-        self.last = self._trains_last() and bool(self.rest)
+        self.left_over = self.data.samples % options.batch_size
+        self.last = self._trains_last() and bool(self.left_over)
         self.steps = self.data.samples // options.batch_size + self.last  # of an epoch
         if not self.steps:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
         given = options.lr_schedule
-        self.tables = scheduled(trainer.layout, trainer.learning_rate, given, self.steps * options.epochs)
+        self.tables = tables_by_group(trainer.layout, trainer.learning_rate, given, self.steps * options.epochs)
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
         self.parts: dict[str, list[float]] = {}
-        self.waiting: list[StepResult[object]] = []
+        self.waiting: list[StepResult[object]] = []  # results that are still on the device
         policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
         self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
         self.place = files.Position(
@@ -162,16 +158,16 @@ class _TrainingRun:
             last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
-            lr_schedule=described(given),
+            lr_schedule=schedule_text(given),
             data="" if self.file is None else self.data.digest(),
         )
-        self.epoch = self.batch = self.before = 0
+        self.epoch = self.batch = self.resumed_steps = 0  # epochs that are done, and batches of the next one
         given_alike = f"{trainer.digest} {self.place}"
         group.refuse_difference(given_alike, "another step, other data or other options", "give all ranks the same")
 
     def begin(self) -> None:
-        """Takes the state to start from and the learning rates."""
-        found = self.group.from_first(self._found)
+        """Before a training's first step: loads the checkpoint, if there is one, and sets the learning rates."""
+        found = self.group.from_first(self._checkpoint_to_resume)
         if found is None:
             # a table counts from the first update of the state, which an earlier fit may have made
             self.place = replace(self.place, past=self.trainer.updates)
@@ -179,15 +175,16 @@ class _TrainingRun:
             self.trainer.load_state(found.state)
             self.losses = [float(loss) for loss in found.history.get("losses", ())]
             self.finite = [bool(flag) for flag in found.history.get("finite", ())]
-            self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
+            self.epoch, self.batch, self.resumed_steps = found.position.epoch, found.position.batch, len(self.losses)
             self.place = replace(self.place, past=found.position.past)
         if self.tables is not None:
             self.trainer.set_rates(rates_after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
 
     def _trains_last(self) -> bool:
-        """Whether a last batch that is smaller is trained. Raises AmpError AMP325 where it cannot be as is said."""
-        options, feeds, rest = self.options, self.trainer.feeds, self.rest
+        """Whether the last batch of an epoch is trained where it is smaller. Raises AmpError AMP325 for an option
+        ``last_batch`` that does not suit the step or the number of samples."""
+        options, feeds, rest = self.options, self.trainer.feeds, self.left_over
         if options.last_batch == "pad" and (feeds.layout.options.get("loss") != "cross_entropy" or feeds.layout.parts):
             message = "only with cross_entropy alone, where a label can count for nothing, is a last batch padded"
             raise AmpError("AMP325", message, hint="--last-batch keep, or drop")
@@ -200,8 +197,9 @@ class _TrainingRun:
                 raise AmpError("AMP325", message, hint="--last-batch drop, or another --batch-size")
         return options.last_batch != "drop"
 
-    def _found(self) -> files.Checkpoint[Array] | None:
-        """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
+    def _checkpoint_to_resume(self) -> files.Checkpoint[Array] | None:
+        """The checkpoint that a training goes on from; None where the folder has none: it begins anew, also with
+        ``resume``. Raises AmpError AMP325 for one that would be overwritten, AMP405 for one of another training."""
         if self.file is None or not self.file.exists():
             return None
         where = str(self.file)
@@ -210,18 +208,17 @@ class _TrainingRun:
             raise AmpError("AMP325", message, where=where, hint="--resume, or name another folder")
         found = files.load(self.file)
         files.check_belongs(found, self.trainer.digest, where)
-        _check_same(found.position, self.place, stretches(self.options.lr_schedule), where)
+        _check_same(found.position, self.place, kind_by_length(self.options.lr_schedule), where)
         return found
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
-        """Trains to the last epoch, or on from the checkpoint; gives the history of all epochs, those before it
-        included."""
+        """Trains from where `begin` left it to the last epoch; raises as `fit`."""
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
             for batch in self.data.shuffled(
                 options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
             ):
-                if self.group.world > 1 and not self.waiting:  # one batch of each epoch or more
+                if self.group.world > 1 and not self.waiting:  # at least one batch of each epoch is compared
                     hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
                     self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
                 if options.last_batch == "pad":
@@ -230,12 +227,12 @@ class _TrainingRun:
                 self.batch += 1
                 self.waiting.append(result)
                 if len(self.waiting) == WAITING:
-                    self._read()
+                    self._collect_results()
                 if on_step is not None:
                     on_step(self.epoch * self.steps + self.batch, total, result)
                 if options.checkpoint_every and self.batch % options.checkpoint_every == 0 and self.batch < self.steps:
                     self._save()
-            self._read()
+            self._collect_results()
             self.epoch, self.batch = self.epoch + 1, 0
             if result.scale < 1 and not any(self.finite[-self.steps :]):  # it is not the scaling that overflows
                 message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {result.scale:g}"
@@ -249,11 +246,10 @@ class _TrainingRun:
             if on_epoch is not None:
                 on_epoch(epochs[-1])
         losses, finite = np.array(self.losses, np.float32), np.array(self.finite, np.bool_)
-        return History(epochs, losses, finite, 0 if self.last else self.rest, self.before)
+        return History(epochs, losses, finite, 0 if self.last else self.left_over, self.resumed_steps)
 
     def _epoch_done(self, scale: float) -> Epoch:
-        """What is said of the epoch that ended: mean loss of its finite steps, what validation found, parts of the
-        loss."""
+        """Sums up the epoch of a training that has just ended, ``scale`` being the loss scale now; rank 0 validates."""
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -265,29 +261,30 @@ class _TrainingRun:
         self.parts.clear()
         return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found, parts)
 
-    def _read(self) -> None:
-        """Copies the results of steps to the host. Raises AmpError AMP504 where training is lost."""
+    def _collect_results(self) -> None:
+        """Copies the results of a training's steps that are still on the device to the host. Raises AmpError AMP504
+        where they show that training is lost."""
         if self.waiting:
             self._check_scale(self.waiting[-1].scale)
         for result in self.waiting:
             self.losses.append(result.loss)
             self.finite.append(result.finite)
-            for name, number in result.parts.items() if self.finite[-1] else ():
-                self.parts.setdefault(name, []).append(number)
+            if self.finite[-1]:
+                for name, number in result.parts.items():
+                    self.parts.setdefault(name, []).append(number)
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
             message = f"the loss is {self.losses[-1]:g}, and no loss scale skips such a step: the weights are lost"
             raise AmpError("AMP504", message, hint=f"{SLOWER}, or build with --loss-scale dynamic")
-        row = None if self.patience is None else self.patience + 1
-        if row is not None and len(self.finite) >= row and not any(self.finite[-row:]):
-            raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
+        if self.patience is not None:
+            row = self.patience + 1
+            if len(self.finite) >= row and not any(self.finite[-row:]):
+                raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
 
     def _check_scale(self, scale: float) -> None:
-        """Raises AmpError for a loss scale whose inverse is no number, which makes weights infinite, or that is
-        infinite, which skips every step.
-
-        A float64 scale just beyond float32 is neither: the next step overflows, is skipped, and shrinks it.
-        """
+        """Raises AmpError AMP504 for a training's loss scale that is infinite, so that every step is skipped, or whose
+        inverse is infinite in float32, so that weights become so. A float64 scale just beyond float32 is neither: the
+        next step overflows, is skipped, and shrinks it."""
         with np.errstate(over="ignore", divide="ignore"):
             usable = np.isfinite(scale) and np.isfinite(np.float32(1) / np.float32(scale))
         if not usable:
@@ -295,10 +292,10 @@ class _TrainingRun:
             raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
 
     def _save(self) -> None:
-        """Writes a checkpoint from the first rank, if one was asked for; the results that wait are read before."""
+        """Writes a training's checkpoint, on rank 0, if a folder was given for it; collects results first."""
         if self.file is None:
             return
-        self._read()
+        self._collect_results()
         place = replace(self.place, epoch=self.epoch, batch=self.batch)
         history = {"losses": np.array(self.losses, np.float32), "finite": np.array(self.finite, np.bool_)}
         made = files.Checkpoint(self.trainer.digest, self.trainer.late_state(), place, history)
@@ -306,8 +303,8 @@ class _TrainingRun:
 
 
 def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
-    """A batch of ``size``: its first rows again, with labels that count for nothing."""
-    count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
+    """A batch of training data filled up to ``size`` samples: the first ones again, with labels that do not count."""
+    count = batch.samples if isinstance(batch, LazyBatch) else len(batch[labels])
     if count == size:
         return batch
     made = {name: np.resize(array, (size, *array.shape[1:])) for name, array in batch.items()}
@@ -316,9 +313,10 @@ def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping
 
 
 def _check_same(found: files.Position, mine: files.Position, stretched: str, where: str) -> None:
-    """Raises AmpError AMP405 where going on would end elsewhere than a training that runs through. ``stretched``: the
-    kind of schedule that ends with the last epoch."""
-    if not found.batch_size:
+    """Raises AmpError AMP405 where a training (``mine``) that goes on from a checkpoint (``found``, of the file
+    ``where``) would not end as one that ran through. ``stretched``: the kind of schedule that depends on the number of
+    epochs, "" for none (see `kind_by_length`)."""
+    if not found.batch_size:  # as `Trainer.save` writes it
         message = "was saved by trainer.save, and holds no place in a training to go on from"
         raise AmpError(
             "AMP405", message, where=where, hint="trainer.load it, and fit with another folder for checkpoints"

@@ -1,9 +1,9 @@
-"""Splits of long vectors, as a step is opened on CUDA.
+"""Rewrites Splits of long vectors before a training step is opened on CUDA.
 
 Where more than two parts differ in size, ONNX Runtime's CUDA kernel of Split writes a table with an entry for each
 element of the axis, on the host and in every run (onnxruntime/core/providers/cuda/tensor/split.cc): 1 ms and 8 MB for a
-million. Slices in its place do not help: GatherSliceToSplitFusion makes a Split of them again. So a vector is split by
-rows, whose length is the greatest common divisor of its parts' sizes.
+million elements. Slices instead do not help: GatherSliceToSplitFusion makes a Split of them again. So a vector is seen
+as a matrix, whose rows are as long as the greatest common divisor of the parts' sizes, and split by rows.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ import onnx
 from onnx import helper, numpy_helper
 
 WORTH = 1 << 13
-"""Elements whose entries take the time of another kernel's start, 5 to 8 us on an H100 (benchmarks/gpu.md)."""
+"""Elements of the table that take as long to write as a kernel to start, 5 to 8 us on an H100 (benchmarks/gpu.md)."""
 
 
 def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A step's model, each Split of a long vector into parts that differ in size as one of rows, between Reshapes."""
+    """A copy of a training step's model in which each Split of a long vector into parts of different sizes is a Split
+    of rows between Reshapes, where the sizes have a common divisor."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
     graph = found.graph
     sizes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT64}
-    vectors = {value.name for value in (*graph.value_info, *graph.output) if _is_vector(value)}
+    declared = (*graph.value_info, *graph.output)
+    vectors = {value.name for value in declared if len(value.type.tensor_type.shape.dim) == 1}
     del graph.node[:]
     for node in model.graph.node:
         given = sizes.get(node.input[1]) if node.op_type == "Split" and len(node.input) > 1 else None
         parts = [] if given is None or vectors.isdisjoint(node.output) else numpy_helper.to_array(given).tolist()
         width = math.gcd(*parts)
-        shorter = width > 1 and len(set(parts)) > 1 and sum(parts) > WORTH * len(parts)
-        graph.node.extend(_split_by_rows(node, parts, width, graph) if shorter else [node])
+        pays = width > 1 and len(set(parts)) > 1 and sum(parts) > WORTH * len(parts)
+        graph.node.extend(_split_by_rows(node, parts, width, graph) if pays else [node])
     return found
 
 
-def _is_vector(value: onnx.ValueInfoProto) -> bool:
-    """Before a step is opened: whether a value is said to have one axis."""
-    return len(value.type.tensor_type.shape.dim) == 1
-
-
 def _split_by_rows(node: onnx.NodeProto, parts: list[int], width: int, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Before a step is opened: the Split of a vector as one of rows of ``width`` elements; its numbers are new
-    initializers."""
+    """Before a training step is opened: the nodes of a Split of a vector into ``parts`` by rows of ``width`` elements:
+    Reshape, Split, and a Reshape for each part that is used. Adds their constants to ``graph`` as initializers."""
     name = f"{node.output[0]}/rows"
     numbers = {"into": [-1, width], "counts": [part // width for part in parts], "back": [-1]}
     for key, values in numbers.items():

@@ -1,4 +1,4 @@
-"""What a user says of a training, and nothing of the step."""
+"""The options of a training that do not depend on its step: where and how steps run, how long `fit` goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ COMMUNICATED = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where and how steps run, as `Trainer` takes it. Raises AmpError AMP323 and AMP325 for what makes no sense."""
+    """Where and how training steps run, as `Trainer` describes each option. Raises AmpError AMP325 for an option that
+    makes no sense; `place` looks at the device."""
 
     device: str = "auto"
     strict: bool = False
@@ -32,7 +33,8 @@ class RunOptions:
         _check_one_of(self, "communicate", COMMUNICATED)
 
     def place(self) -> tuple[str, Sequence[str]]:
-        """The device and ONNX Runtime's providers. Raises AmpError AMP321, AMP323 and AMP505."""
+        """The device that training steps run on, and ONNX Runtime's providers for it. Raises AmpError AMP323 for strict
+        on another device than the CPU, and AMP321, AMP323 and AMP505 for a device that is not there."""
         if self.strict and self.device not in ("auto", "cpu"):
             raise AmpError("AMP323", f"strict runs on the CPU, not on {self.device}", hint="omit one of the two")
         return choose("cpu" if self.strict else self.device)
@@ -40,18 +42,19 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How long and in which steps to train. ``checkpoint``: a folder, which gets one at the end of each epoch and after
-    every ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or
-    begin where there is none."""
+    """How long a training is, in which batches and with which checkpoints. Raises AmpError AMP325 for options that make
+    no sense. ``checkpoint``: a folder, which gets a checkpoint at the end of each epoch and after every
+    ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or begin
+    anew where there is none."""
 
     epochs: int
-    batch_size: int
+    batch_size: int  # samples of one update
     lr_schedule: Given = None
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = 0
     resume: bool = False
-    seed: int = 0
-    last_batch: str = "drop"  # one that is not full: drop, keep, or pad with labels that count for nothing
+    seed: int = 0  # of the order of the samples
+    last_batch: str = "drop"  # what is done with one that is not full: drop, keep, pad with labels that do not count
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
@@ -63,8 +66,8 @@ class FitOptions:
 
 
 def _check_whole(options: object, name: str, least: int, hint: str) -> None:
-    """For a training: checks that an option is a whole number from ``least`` on, and makes it an int (a numpy integer
-    too)."""
+    """Checks that a training's option is a whole number from ``least`` on, and makes it an int. Raises AmpError
+    AMP325."""
     value = getattr(options, name)
     if not is_whole(value) or value < least:
         raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)
@@ -72,7 +75,7 @@ def _check_whole(options: object, name: str, least: int, hint: str) -> None:
 
 
 def _check_one_of(options: object, name: str, words: tuple[str, ...]) -> None:
-    """For a training: checks that an option is one of ``words``; the hint names the nearest."""
+    """Checks that a training's option is one of ``words``. Raises AmpError AMP325, whose hint names the nearest."""
     value = getattr(options, name)
     if value not in words:
         hint = nearest(str(value), list(words)) or f"{name}={words[1]!r}"

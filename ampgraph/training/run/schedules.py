@@ -2,6 +2,7 @@
 
 The formulas are PyTorch's: constant (LambdaLR of 1), linear (LinearLR), cosine (CosineAnnealingLR), step (StepLR).
 A warmup comes first, as LambdaLR of ``(t + 1) / warmup``, and the schedule proper takes the updates that are left.
+A step with several groups of parameters has a table for each, under the group's pattern; else the pattern is ``*``.
 """
 
 from __future__ import annotations
@@ -65,10 +66,8 @@ class Schedule:
             object.__setattr__(self, name, float(value))
 
     def table(self, rate: float, steps: int) -> Array:
-        """The learning rate of each of ``steps`` updates.
-
-        Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
-        """
+        """The learning rate of each of ``steps`` updates. Raises AmpError AMP324 where the warmup takes them all, and
+        for a rate beyond the float32 numbers."""
         if self.warmup >= steps and self.warmup:
             message = f"warmup={self.warmup} takes all {steps} updates of the training"
             raise AmpError("AMP324", message, hint="warm up for less, or train for more epochs")
@@ -84,8 +83,8 @@ class Schedule:
         return made
 
     def _factor(self, t: int, steps: int) -> float:
-        """What the full rate is multiplied by at update ``t`` of ``steps``, counted behind the warmup; inf where it
-        overflows."""
+        """The factor of the full learning rate at update ``t`` (from 0) of ``steps``, both without the warmup; inf
+        where it overflows."""
         if self.kind == "linear":
             return 1 + (self.end - 1) * t / steps
         if self.kind == "cosine":
@@ -96,19 +95,23 @@ class Schedule:
             return math.inf
 
     def __str__(self) -> str:
-        """The form that `parse_schedule` reads."""
+        """The schedule as `parse_schedule` reads it: kind, warmup and the options of that kind."""
         words = [f"{name}={getattr(self, name)}" for name in ("warmup", *KINDS[self.kind])]
         return f"{self.kind}:{','.join(words)}"
 
 
 OneSchedule = str | Schedule | Sequence[float] | Array
+"""A schedule in text or as an object, or the table of learning rates itself."""
 Given = OneSchedule | Mapping[str, OneSchedule] | None
+"""One schedule for all groups, schedules by the pattern of the group, or None: the rate stays."""
 Tables = Mapping[str, Array]
-EACH = "; "
+"""The pattern of a group -> the learning rate of each update, float32."""
+EACH = "; "  # between schedules of groups in text
 
 
 def parse_schedule(text: str) -> Schedule:
-    """``cosine:warmup=100`` and the like. Raises AmpError AMP324."""
+    """Reads a learning-rate schedule from text: ``KIND``, or ``KIND:KEY=VALUE,...`` as in ``cosine:warmup=100``. Raises
+    AmpError AMP324 for another text."""
     kind, colon, rest = text.strip().partition(":")
     if kind not in KINDS or (colon and not rest):
         hint = ("" if kind in KINDS else nearest(kind, list(KINDS))) or f"one of {_FORMS}"
@@ -121,14 +124,16 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def rates(schedule: OneSchedule, rate: float, steps: int) -> Array:
-    """The table of a schedule in any form; numbers are the table itself. Raises AmpError AMP324."""
+    """The table of learning rates of a schedule in any form, float32: of ``steps`` updates whose full rate is ``rate``,
+    or the numbers that were given, as they are. Raises AmpError AMP324."""
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule)
-    return schedule.table(rate, steps) if isinstance(schedule, Schedule) else table_of(schedule)
+    return schedule.table(rate, steps) if isinstance(schedule, Schedule) else checked_table(schedule)
 
 
-def table_of(numbers: OneSchedule) -> Array:
-    """Learning rates that a caller gives himself. Raises AmpError AMP324."""
+def checked_table(numbers: OneSchedule) -> Array:
+    """Learning rates that a caller gives as numbers, as a float32 vector. Raises AmpError AMP324 for anything but a row
+    of one or more finite numbers from 0."""
     try:
         with np.errstate(over="ignore"):
             table = np.array(numbers, np.float32)
@@ -140,41 +145,41 @@ def table_of(numbers: OneSchedule) -> Array:
     return table
 
 
-# -- of the groups of a step -------------------------------------------------------------------------------------------
+# -- schedules of the groups of a step ---------------------------------------------------------------------------------
 
 
-def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tables | None:
-    """The learning rates of ``steps`` updates by the pattern of the group, ``*`` where there are no groups.
-
-    ``rate``: that of a step without groups. A mapping schedules the groups that it names; the others keep their rate.
-    Raises AmpError AMP324 for a group that is not there, and for one row of numbers for several groups.
-    """
+def tables_by_group(layout: StepLayout, rate: float, given: Given, steps: int) -> Tables | None:
+    """The tables of learning rates of ``steps`` updates; None where nothing is scheduled (``given`` is None). ``rate``:
+    the full rate of a step without groups. A mapping schedules the groups that it names; the others keep their rate.
+    Raises AmpError AMP324 for a group that is not there, and for one row of numbers for several groups."""
     if given is None:
         return None
     groups = dict(layout.groups) or {"*": rate}
-    found = _by_group(given, groups)
+    found = _schedules_by_group(given, groups)
     return {pattern: rates(found.get(pattern, Schedule()), own, steps) for pattern, own in groups.items()}
 
 
 def rate_state(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
-    """The state of a step that holds tables of learning rates: of all groups, or the one row where there are none.
-
-    Raises AmpError AMP324.
-    """
+    """State tensors of a step that hold tables of learning rates, by name: each table, and the number of its last row,
+    of the groups that ``table`` has rates for. Raises AmpError AMP324 for a step without learning rate, a group that is
+    not there, and numbers that make no sense."""
     if not layout.rate_tables:
         raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
     patterns = [pattern for pattern, _ in layout.groups] or ["*"]
-    given = _by_group(table, patterns)
+    given = _schedules_by_group(table, patterns)
     found: dict[str, Array] = {}
     for pattern, (name, last) in zip(patterns, layout.rate_tables, strict=True):
         if pattern in given:
-            row = table_of(given[pattern])
+            row = checked_table(given[pattern])
             found |= {name: row, last: np.array(len(row) - 1, np.int64)}
     return found
 
 
-def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]) -> Mapping[str, OneSchedule]:
-    """The schedule of each group by its pattern; a mapping may leave groups out."""
+def _schedules_by_group(
+    given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]
+) -> Mapping[str, OneSchedule]:
+    """The learning-rate schedule of each group by its pattern: one for all, or a mapping as it is, which may leave
+    groups out. Raises AmpError AMP324 for an unknown pattern, and for one row of numbers for several groups."""
     if not isinstance(given, Mapping):
         if len(patterns) > 1 and not isinstance(given, (str, Schedule)):
             names = ", ".join(f"'{name}'" for name in patterns)
@@ -189,12 +194,14 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def rates_after(tables: Tables, past: int) -> Tables:
-    """The tables of learning rates behind the ``past`` updates that a state has seen."""
+    """Tables of learning rates for a state that has seen ``past`` updates already: the step counts these too, so each
+    table gets as many rows in front."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 
 def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
-    """``SCHEDULE``, the last of several, or ``PATTERN=SCHEDULE`` repeated. Raises AmpError AMP324 for both at once."""
+    """The learning-rate schedules of a command line: the last of several ``SCHEDULE``, or of ``PATTERN=SCHEDULE`` texts
+    each schedule by its pattern; None for none. Raises AmpError AMP324 for both at once."""
     given = [split_pattern(word, tuple(KINDS)) for word in words]
     if not any(pattern for pattern, _ in given):
         return words[-1] if words else None
@@ -208,24 +215,22 @@ def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
     return found
 
 
-def described(given: Given) -> str:
-    """A schedule, or those of all groups, in one line, the same for the same rates; ``none`` for none.
-
-    Raises AmpError AMP324.
-    """
+def schedule_text(given: Given) -> str:
+    """A learning-rate schedule, or those of groups, as one line that is equal for equal rates: a checkpoint keeps it.
+    "none" for None. Raises AmpError AMP324."""
     if given is None:
         return "none"
     if isinstance(given, Mapping):
-        return EACH.join(f"{pattern}={described(one)}" for pattern, one in sorted(given.items()))
+        return EACH.join(f"{pattern}={schedule_text(one)}" for pattern, one in sorted(given.items()))
     if isinstance(given, (str, Schedule)):
         return str(parse_schedule(given) if isinstance(given, str) else given)
-    table = table_of(given)
+    table = checked_table(given)
     return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
 
 
-def stretches(given: Given) -> str:
-    """The kind of schedule, of one or of those of groups, by which a longer training has other rates from the start on;
-    empty for none."""
+def kind_by_length(given: Given) -> str:
+    """The kind of learning-rate schedule (of one, or the first of those of groups) that depends on the length of the
+    training, so that more epochs mean other rates from the start: linear or cosine; "" for none of them."""
     for one in given.values() if isinstance(given, Mapping) else (given,):
         schedule = parse_schedule(one) if isinstance(one, str) else one
         if isinstance(schedule, Schedule) and schedule.kind in ("linear", "cosine"):

@@ -1,8 +1,8 @@
-"""Which rank updates which elements: an update graph cut down to the part of one of them (ZeRO-1).
+"""ZeRO-1: which rank of a training updates which elements, and an update graph cut down to the part of one rank.
 
-All parameters stand one behind another, those that are moved together side by side, and are cut where each rank has as
-many numbers of slots as any other. Slots and averages are cut with them. The check for inf and NaN and the norm stay
-whole on every rank, so all decide alike without a word between them.
+All parameters are put one behind another, each run (those that are moved together) as one vector, and are cut where
+each rank has about as many numbers of slots as any other. Slots and averages are cut with them. The check for inf and
+NaN and the norm stay whole on every rank, so that all decide alike without exchanging anything.
 """
 
 from __future__ import annotations
@@ -25,55 +25,56 @@ from .accumulation import ALIGNED
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
-class _ShardUnit:
-    """A run of parameters as it is cut among ranks. ``others``: the state that is cut with them, and the first
-    parameter of each; ``whole``: it must not be cut."""
+class _DividedRun:
+    """A run of parameters that an update moves as one vector, as it is divided among ranks. ``tied``: state that is cut
+    with the parameters -> the parameter at whose start it starts (slots are as long as the run, an average as its
+    parameter); ``count``: elements of the run; ``whole``: one rank must update all of it."""
 
     def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
         self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]
-        self.numbers = sum(self.sizes)
+        self.count = sum(self.sizes)
         self.whole = run.whole or not all(self.sizes)
         averages = zip(run.averages, run.parameters, strict=bool(run.averages))
-        self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
+        self.tied = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
 
     def cut(self, share: float) -> int:
-        """The element at which to cut a run for a share of it: the nearest one at which a buffer may begin
-        (alignment)."""
+        """Update shared out to ranks: the element of this run before which a rank's part ends that has this share of it
+        (0 to 1): the nearest one at which a buffer may begin (`ALIGNED`), counted within its parameter."""
         if self.whole:
-            return self.numbers * (share > 0.5)
-        wanted, before = share * self.numbers, 0
+            return self.count * (share > 0.5)
+        wanted, before = share * self.count, 0
         for size in self.sizes:
             if wanted <= before + size:
                 return before + min(round((wanted - before) / ALIGNED) * ALIGNED, size)
             before += size
-        return self.numbers
+        return self.count
 
 
 @dataclass(frozen=True)
 class Shares:
-    """``order``: the parameters; ``spans``: for each state that is shared out, the elements of every rank."""
+    """Which elements of the state each rank updates."""
 
-    order: tuple[str, ...]
-    spans: Mapping[str, tuple[Span, ...]]
-    divided: frozenset[str]  # state of which some rank has a part
+    order: tuple[str, ...]  # all parameters, one behind another
+    spans: Mapping[str, tuple[Span, ...]]  # parameter, slot or average -> its elements of every rank
+    divided: frozenset[str]  # what is not whole on one rank: of a run that is cut
 
-    def away(self, rank: int) -> set[str]:
-        """Names of the state of which a rank has no element."""
+    def states_elsewhere(self, rank: int) -> set[str]:
+        """Update shared out to ranks: the names of the state of which ``rank`` has no element."""
         return {name for name, spans in self.spans.items() if spans[rank][0] == spans[rank][1]}
 
 
 def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
-    """Shares out what is updated; ``sizes``: the numbers of every state."""
-    units = [_ShardUnit(run, sizes) for run in update.layout.runs]
-    order = tuple(name for unit in units for name in unit.parameters)
+    """Shares out the state of an update to ``ranks`` ranks; ``sizes``: how many numbers each tensor has."""
+    runs = [_DividedRun(run, sizes) for run in update.layout.runs]
+    order = tuple(name for run in runs for name in run.parameters)
     starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
-    borders = [0, *_borders(units, sizes, ranks), sum(unit.numbers for unit in units)]
+    borders = [0, *_rank_borders(runs, sizes, ranks), sum(run.count for run in runs)]
     spans: dict[str, tuple[Span, ...]] = {}
     divided: set[str] = set()
-    for unit in units:
-        names = {**{name: name for name in unit.parameters}, **unit.others}
-        start = starts[unit.parameters[0]]
-        if unit.whole:
+    for run in runs:
+        names = {**{name: name for name in run.parameters}, **run.tied}
+        start = starts[run.parameters[0]]
+        if run.whole:
             owner = max(rank for rank in range(ranks) if borders[rank] <= start)
             ends = [0] * (owner + 1) + [1] * (ranks - owner)
             spans |= {name: tuple(pairwise(sizes[name] * end for end in ends)) for name in names}
@@ -81,35 +82,37 @@ def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares
         for name, first in names.items():
             ends = [min(max(border - starts[first], 0), sizes[name]) for border in borders]
             spans[name] = tuple(pairwise(ends))
-        if any(start < border < start + unit.numbers for border in borders):
+        if any(start < border < start + run.count for border in borders):
             divided |= set(names)
     return Shares(order, spans, frozenset(divided))
 
 
-def _borders(units: Sequence[_ShardUnit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
-    """The element at which each rank's part ends, by position in all runs."""
-    slots = [sum(sizes[name] for name in unit.others) for unit in units]
-    if not any(slots):
-        slots = [unit.numbers for unit in units]
-    ends = list(accumulate(slots, initial=0))
+def _rank_borders(runs: Sequence[_DividedRun], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
+    """Update shared out to ranks: the element before which the part of each rank but the last ends, counted through all
+    runs, so that ranks have about the same number of slots and averages (of parameters where there are none)."""
+    weights = [sum(sizes[name] for name in run.tied) for run in runs]
+    if not any(weights):
+        weights = [run.count for run in runs]
+    ends = list(accumulate(weights, initial=0))
     for rank in range(1, ranks):
         wanted = ends[-1] * rank / ranks
         start = 0
-        for unit, weight, before in zip(units, slots, ends, strict=False):
-            if wanted <= before + weight or unit is units[-1]:
-                yield start + unit.cut((wanted - before) / weight if weight else 0)
+        for run, weight, before in zip(runs, weights, ends, strict=False):
+            if wanted <= before + weight or run is runs[-1]:
+                yield start + run.cut((wanted - before) / weight if weight else 0)
                 break
-            start += unit.numbers
+            start += run.count
 
 
 # -- the part of one rank ----------------------------------------------------------------------------------------------
 
 
 def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
-    """Cuts an update graph, in place, to what one rank updates. State that is divided among ranks (`Shares.divided`) is
-    a flat vector in it, a `StateTensor` without shape."""
+    """Cuts an update graph down, in place, to what one rank updates by a plan, and returns it with its layout. Of state
+    that is divided among ranks (`Shares.divided`) it has this rank's part, a vector, as a `StateTensor` without
+    shape; state of which the rank has no element is gone."""
     layout, graph = update.layout, update.model.graph
-    away = plan.away(rank)
+    away = plan.states_elsewhere(rank)
     _slice_update(update, plan, rank)
     states = tuple(
         StateTensor(entry.name, entry.kind, entry.output) if entry.name in plan.divided else entry
@@ -129,7 +132,8 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
 
 
 def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
-    """Reduces what is shared out to this rank's part, in place."""
+    """Update shared out to ranks: replaces, in place, the inputs and outputs of divided state by ones of this rank's
+    part; what they are computed from follows by `SlicedUpdate`."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}
     known = {name or "": value.shape for name, value in inputs.items() if value.shape is not None}
@@ -148,7 +152,7 @@ def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
         before = sum(start for start, _ in mine)
         spans[number] = before, before + sum(end - start for start, end in mine)
     sliced = SlicedUpdate(update.model.graph, segments_of(update.model.graph, given), spans)
-    away = plan.away(rank)
+    away = plan.states_elsewhere(rank)
     entries = [entry for entry in update.layout.of(*SHARED_OUT) if entry.output]
     kept = [entry for entry in entries if entry.name in plan.divided and entry.name not in away]
     for entry in kept:
@@ -165,27 +169,29 @@ def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
 # for inf and NaN and their norm.
 
 Span = tuple[int, int]
-"""From one element to before another."""
+"""A range of elements: the first one, and the one behind the last."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Elements of a value that are those of a run, in order, from ``start`` to before ``end``. ``run``: its number;
-    None for what every rank has whole."""
+    """What a value of an update holds: the elements ``start`` to before ``end`` of the run number ``run``, in order;
+    None for elements of no run, which every rank has whole."""
 
     run: int | None
     start: int
     end: int
 
     def within(self, spans: Mapping[int, Span]) -> Segment:
-        """The part of the segment of an update that the spans ask for."""
+        """Update shared out to ranks: the part of this segment that lies in a rank's ``spans`` (run -> range of its
+        elements), maybe empty; all of it for elements of no run, or of a run that is not there."""
         low, high = (self.start, self.end) if self.run is None else spans.get(self.run, (self.start, self.end))
         low, high = max(low, self.start), min(high, self.end)
         return replace(self, start=low, end=max(low, high))
 
 
 def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value, list[Segment]]:
-    """What the values of an update hold, from what its inputs do; not for what it computes of elements together."""
+    """Update shared out to ranks: for each value which segments it holds, side by side, from those that its inputs hold
+    (``given``, by name). Values that are not computed element by element, as norms and scalars, are not in it."""
     found = {value: [given[value.name or ""]] for value in graph.inputs if value.name in given}
     for node in graph:
         rows = [found[value] for value in node.inputs if value is not None and value in found]
@@ -208,7 +214,7 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
 
 
 def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
-    """Update shared out to ranks: cuts a row of segments into pieces of the given numbers of elements, of which it has
+    """Update shared out to ranks: cuts segments, side by side, into pieces of ``sizes`` elements, of which they have
     enough."""
     left, pieces = list(segments), []
     for size in sizes:
@@ -234,23 +240,25 @@ def _known_sizes(value: ir.Value) -> tuple[int, ...]:
 
 
 class SlicedUpdate:
-    """Adds to a graph what its values are for a part of the elements. ``segments``: as `segments_of` gives; ``spans``:
-    the part that is wanted of each run."""
+    """Adds to an update graph the computation of one rank's part of its elements: nodes that work on parts, from new
+    inputs (`take`) to replaced outputs (`output`). The old nodes stay, and are to be dropped where nothing reads them.
+    ``segments``: as `segments_of` gives them; ``spans``: run -> the range of its elements that the rank has."""
 
     def __init__(self, graph: ir.Graph, segments: Mapping[ir.Value, list[Segment]], spans: Mapping[int, Span]) -> None:
         self.graph, self.segments, self.spans = graph, segments, spans
         self.b = Builder(graph, "step/part")
-        self._made: dict[ir.Value, ir.Value] = {}
+        self._made: dict[ir.Value, ir.Value] = {}  # value -> this rank's part of it
 
     def take(self, state: ir.Value) -> None:
-        """Makes state a vector of this rank's part alone. All of it is taken before any `output`."""
+        """Update shared out to ranks: gives the graph an input of this rank's part of a state, a vector, under the
+        state's name. Must be called for all divided state before any `output`."""
         part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([self._length(state)]))
         state.name = self.b.fresh(f"whole/{state.name}")
         self.graph.inputs.append(part)
         self._made[state] = part
 
     def output(self, whole: ir.Value) -> None:
-        """Makes an output give this rank's part alone, under its name."""
+        """Update shared out to ranks: replaces an output by this rank's part of it, under its name."""
         part = self._part(whole)
         name, whole.name = whole.name, self.b.fresh(f"whole/{whole.name}")
         given = self.b.copy(part)
@@ -258,11 +266,12 @@ class SlicedUpdate:
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
     def _length(self, value: ir.Value) -> int:
-        """How many elements of a value belong to this rank's part of the update."""
+        """Update shared out to ranks: how many elements of a value this rank has."""
         return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
-        """This rank's part of a value of the update, as a vector; what is no element of anything is whole."""
+        """Update shared out to ranks: this rank's part of a value, as a vector, made once; a value without segments, as
+        a norm or the loss scale, whole."""
         if value not in self.segments:
             return value
         if value not in self._made:
@@ -274,7 +283,7 @@ class SlicedUpdate:
         return self._made[value]
 
     def _slice(self, value: ir.Value) -> ir.Value:
-        """This part's elements of a value that every rank holds whole, as a vector."""
+        """Update shared out to ranks: this rank's elements of an input that every rank holds whole, as a vector."""
         [whole], [part] = self.segments[value], [one.within(self.spans) for one in self.segments[value]]
         flat = value if len(_known_sizes(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
         if part == whole:
@@ -283,7 +292,7 @@ class SlicedUpdate:
         return self._vector(self.b.op("Slice", flat, *ends), value)
 
     def _vector(self, made: ir.Value, whole: ir.Value) -> ir.Value:
-        """Types ``made`` as the part of ``whole`` that it is."""
+        """Update shared out to ranks: sets the type of ``made``, this rank's part of ``whole``, and its length."""
         made.type, made.shape = whole.type, ir.Shape([self._length(whole)])
         return made
 
@@ -293,7 +302,7 @@ class SlicedUpdate:
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):
-            made = [self.b.again(node, [None if value is None else self._part(value) for value in node.inputs])]
+            made = [self.b.repeat_with(node, [None if value is None else self._part(value) for value in node.inputs])]
         elif len(outputs) < len(node.outputs) or len(outputs) > 1:
             made = split(self.b, self._part(read[0]), [self._length(value) for value in outputs])
         else:

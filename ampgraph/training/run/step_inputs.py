@@ -1,4 +1,4 @@
-"""What a step takes beside its state: arrays by input name, checked on the host before it runs."""
+"""The batches that a training step takes: arrays by input name, checked on the host before the step runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from ..forward.losses import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
 from .dataset import Batches, Dataset, Normalized, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
 
-IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
+IGNORED = -100  # the label of a place that does not count, as in torch.nn.functional.cross_entropy
 
 
 class StepInputs:
-    """What a step takes beside its state; ``parts``: of a batch for so many micro-batches."""
+    """The inputs of a training step beside its state, as `ports` by name, and checks of what is given for them.
+    ``parts``: how many micro-batches share a batch. Where a step has a fixed batch size, that is the micro-batches', so
+    a batch is as many times larger."""
 
     def __init__(self, step: TrainingStep, parts: int = 1) -> None:
         self.layout: StepLayout = step.layout
@@ -32,29 +34,28 @@ class StepInputs:
         self.ports = {name: _port(found[name], parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
-        """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
-        return _checked(self.layout, self.ports, batch)
+        """A batch for a training step as arrays of the step's types. Raises AmpError AMP503 where it does not fit."""
+        return _check_batch(self.layout, self.ports, batch)
 
     def dataset(self, data: TrainingData) -> Dataset:
-        """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
-
-        Files of a folder are mapped, and an iterable of batches is gone through once, to check and to count them.
-        Raises AmpError AMP503 where arrays are missing, do not fit, or differ in their number of samples.
-        """
+        """Training data in any form as a checked `Dataset`; a `Dataset` as it is, unchecked. Of an .npz file arrays
+        that are no inputs are left out, files of a folder are memory-mapped, and an iterable of batches is gone through
+        once, to check and to count them. Raises AmpError AMP503 where arrays are missing, do not fit, hold NaN or
+        differ in their number of samples, and what reading files raises."""
         if isinstance(data, Dataset):
             return data
         if isinstance(data, Normalized):
             return self.dataset(cast("TrainingData", data.data)).then(*data.rows(self.ports, self.layout.labels))
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
         try:
-            return self._loaded(data, where)
+            return self._load(data, where)
         except AmpError as error:
             raise AmpError(error.code, error.message, where=error.where or where, hint=error.hint) from None
 
-    def _loaded(self, data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Batches, where: str) -> Dataset:
-        """Training data of a path or as they are given, all of them checked."""
+    def _load(self, data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Batches, where: str) -> Dataset:
+        """Training data as a checked `Dataset`; ``where``: the path that was given as ``data``, "" for none."""
         if where and stays_on_disk(where):
-            return self._mapped(load_folder(where, self.ports, self.layout.labels))
+            return self._dataset_of_files(load_folder(where, self.ports, self.layout.labels))
         if isinstance(data, Iterable) and not isinstance(data, (str, Mapping)):
             return self._stream(data)
         arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
@@ -63,21 +64,23 @@ class StepInputs:
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
         count = self._count(arrays)
         if any(_holds_exactly(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
-            return self._mapped({name: np.asarray(array) for name, array in arrays.items()})
-        whole = self._checked_whole(arrays)
+            return self._dataset_of_files({name: np.asarray(array) for name, array in arrays.items()})
+        whole = self._check_samples(arrays)
         _refuse_nan(whole)
         return Dataset(whole, count)
 
-    def _mapped(self, arrays: Mapping[str, Array]) -> Dataset:
-        """Arrays that stay in their files; all are looked at, some rows at a time."""
+    def _dataset_of_files(self, arrays: Mapping[str, Array]) -> Dataset:
+        """Training data of which only the rows of a batch are converted, when they are read: arrays in files, and
+        integers for a float32 input. All rows are checked now, some at a time."""
         arrays = {name: array for name, array in arrays.items() if name in self.ports}
-        made = Dataset(arrays, self._count(arrays), self._prepared)
+        made = Dataset(arrays, self._count(arrays), self._prepare)
         for rows in made.in_order(rows_at_once(arrays), whole=False):
             _refuse_nan(rows)
         return made
 
-    def _prepared(self, rows: Mapping[str, Array]) -> dict[str, Array]:
-        """Rows of files as the step takes them: numbers of any type, axes of length 1 and flat samples as well."""
+    def _prepare(self, rows: Mapping[str, Array]) -> dict[str, Array]:
+        """Rows of training data as the step takes them, checked: of the step's types, and of its shape where only axes
+        are split or merged (flat samples, axes of length 1)."""
         made = {}
         for name, array in rows.items():
             port = self.ports[name]
@@ -87,34 +90,35 @@ class StepInputs:
             made[name] = np.asarray(array, np.float32) if _holds_exactly(port, array) else array
             if made[name].dtype.byteorder == ">":
                 made[name] = made[name].astype(made[name].dtype.newbyteorder("="))
-        return self._checked_whole(made)
+        return self._check_samples(made)
 
     def _stream(self, data: Iterable[object]) -> Dataset:
-        """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
-        epoch."""
+        """Training data from an iterable of batches, which is gone through once to check every batch and to count the
+        samples. Raises AmpError AMP503 for an iterator, which could not be gone through again."""
         if iter(data) is data:
             hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
             raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
         count = 0
         for given in data:
-            batch = self._named(given)
+            batch = self._arrays_of_batch(given)
             _refuse_nan(batch)
             count += self._count(batch)
         if not count:
             raise AmpError("AMP503", "data gives no batch", hint="every batch is a dictionary, or a row of arrays")
-        return Stream({}, count, source=data, named=self._named)
+        return Stream({}, count, source=data, named=self._arrays_of_batch)
 
-    def _named(self, given: object) -> dict[str, Array]:
-        """One batch of an iterable: by name, or in the order of the inputs; tensors of torch become arrays."""
+    def _arrays_of_batch(self, given: object) -> dict[str, Array]:
+        """The arrays of one batch of an iterable by input name, checked: the batch is a mapping, or a row in the order
+        of the inputs; tensors of torch become arrays."""
         if isinstance(given, (tuple, list)) and len(given) == len(self.ports):
             given = dict(zip(self.ports, given, strict=True))
         if not isinstance(given, Mapping):
             hint = f"a dictionary or a row of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"a batch of data is a {type(given).__name__}", hint=hint)
-        return self._prepared({name: np.asarray(array) for name, array in given.items() if name in self.ports})
+        return self._prepare({name: np.asarray(array) for name, array in given.items() if name in self.ports})
 
     def _count(self, arrays: Mapping[str, ArrayLike]) -> int:
-        """The number of samples. Raises AmpError AMP503 where arrays are missing or differ in it."""
+        """The number of samples in training data. Raises AmpError AMP503 where arrays are missing or differ in it."""
         refuse_missing(self.ports, arrays, "the step", "")
         sizes = {name: np.shape(array)[0] if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
@@ -126,13 +130,14 @@ class StepInputs:
                 raise AmpError("AMP503", message, hint="the first axis of every array counts the samples")
         return count
 
-    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
-        """Arrays of all samples, checked; the first axis may have any size."""
-        free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
-        return _checked(self.layout, free, arrays)
+    def _check_samples(self, arrays: Feeds) -> dict[str, Array]:
+        """Samples of training data as arrays of the step's types, checked, any number of them."""
+        any_size = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
+        return _check_batch(self.layout, any_size, arrays)
 
     def check_batch_size(self, size: int) -> int:
-        """The size. Raises AmpError AMP503 for a size that the step, exported at another one, does not take."""
+        """A batch size as an int. Raises AmpError AMP503 for one that is no number from 1, that the step, exported at
+        another one, does not take, or that is below the number of micro-batches."""
         if not is_whole(size) or size < 1:
             raise AmpError("AMP503", f"batch size {size} is not a whole number from 1", hint="for example 64")
         for port in self.ports.values():
@@ -147,28 +152,28 @@ class StepInputs:
 
 
 def _only_flatter(one: Sequence[int], other: Sequence[int]) -> bool:
-    """A training step's inputs: whether one shape has some axes of the other merged: channels that come last are not
-    channels that come first."""
+    """A training step's inputs: whether one of two shapes is the other with neighbouring axes merged, so that a reshape
+    keeps the meaning: [28, 28] and [784], not [3, 32, 32] and [32, 32, 3]. It is where the products of leading sizes of
+    one shape are all among those of the other."""
     ends = [{math.prod(sizes[: count + 1]) for count in range(len(sizes))} | {1} for sizes in (one, other)]
     return math.prod(one) == math.prod(other) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
 
 def _refuse_nan(arrays: Mapping[str, Array]) -> None:
-    """Training samples: AmpError AMP503, as one NaN would make every weight NaN, or every step of its batch a skipped
-    one."""
+    """Raises AmpError AMP503 for training samples with a NaN: it makes weights NaN, or has steps skipped."""
     for name, array in arrays.items():
         place = first_nan(array)
         if place is not None:
             raise AmpError("AMP503", f"'{name}' is NaN at {place}", hint="leave such samples out, or fill them")
 
 
-def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
-    """A batch as arrays of the types that the step takes; AmpError AMP503 for another shape, empty inputs, wrong
-    labels."""
+def _check_batch(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
+    """A batch for a training step as arrays of its types. Raises AmpError AMP503 for an input that is missing, unknown,
+    empty or does not fit its port, sizes of one name that differ, and labels that are no class."""
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
-    _refuse_rows(layout, ports, batch)
+    _refuse_label_rows(layout, ports, batch)
     arrays = check_feeds(
         ports, {name: _to_port_type(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
@@ -186,21 +191,23 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
 def _to_port_type(port: Port, value: object) -> object:
     """A training step's inputs: other integers as int64 and float64 or float16 as float32, where ``port`` takes that;
     anything else stays what it is. Raises AmpError AMP503 for finite numbers beyond float32."""
-    array = value if isinstance(value, np.ndarray) else None
-    if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
-        return array.astype(np.int64)
-    if array is not None and port.dtype == "float32" and array.dtype in (np.float64, np.float16):
+    if not isinstance(value, np.ndarray):
+        return value
+    if port.dtype == "int64" and value.dtype.kind in "iu" and np.can_cast(value.dtype, np.int64):
+        return value.astype(np.int64)
+    if port.dtype == "float32" and value.dtype in (np.float64, np.float16):
         with np.errstate(over="ignore"):
-            made = array.astype(np.float32)
-        if np.isinf(made).any() and not np.isinf(array).any():
-            message = f"'{port.name}' reaches {np.abs(array).max():.3g}, and float32 ends at 3.4e38"
+            made = value.astype(np.float32)
+        if np.isinf(made).any() and not np.isinf(value).any():
+            message = f"'{port.name}' reaches {np.abs(value).max():.3g}, and float32 ends at 3.4e38"
             raise AmpError("AMP503", message, hint="scale the data down")
         return made
     return value
 
 
-def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> None:
-    """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
+def _refuse_label_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> None:
+    """A training step's inputs: raises AmpError AMP503 for labels that are a row for each sample (probabilities, or one
+    number) where the step wants the number of the class."""
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
     if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
         message = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
@@ -210,8 +217,8 @@ def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) ->
 
 
 def _check_labels(labels: Array, row: ClassInput) -> None:
-    """A training step's inputs: raises AMP503 for a label that is neither a class nor the ignored one, and says where
-    it is."""
+    """A training step's inputs: raises AmpError AMP503 for a label that is neither a class of ``row`` nor its ignored
+    one, and says where it is."""
     wrong = labels < 0
     if row.classes:
         wrong |= labels >= row.classes
@@ -226,15 +233,15 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
 
 
 def _holds_exactly(port: Port, array: object) -> bool:
-    """A training step's inputs: whether integers are given for a float32 input that holds all of them exactly, as
-    pixels."""
-    small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
-    return port.dtype == "float32" and small
+    """A training step's inputs: whether ``array`` holds integers for a float32 input, of a type whose numbers float32
+    all holds exactly (8 or 16 bits), as pixels are."""
+    is_small_int = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
+    return port.dtype == "float32" and is_small_int
 
 
 def _port(value: ir.Value, parts: int) -> Port:
-    """An input of the step as a whole batch is checked: name, numpy type, sizes (None or a name where open). Of a step
-    with a fixed batch size it has ``parts`` times as many samples."""
+    """A training step's inputs: one of them as a whole batch must have it: name, numpy type, sizes (None or a name
+    where open). A fixed batch size, which is that of a micro-batch, is taken ``parts`` times."""
     sizes: tuple[int | str | None, ...] = ()
     if value.shape is not None:
         sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

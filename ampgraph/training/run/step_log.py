@@ -1,4 +1,4 @@
-"""What every step of a training reported: as comma-separated values and as the event files of TensorBoard."""
+"""The log of a training's steps: comma-separated values, and the event files of TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step. ``step`` counts from 1; ``scale``: that the next one uses; ``grad_norm``: None without clipping."""
+    """A row in the log of a training. ``step`` counts from 1; ``scale``: the loss scale that the next step uses;
+    ``grad_norm``: None without clipping by it; ``learning_rate``: NaN where it is not known."""
 
     step: int
     loss: float
@@ -36,19 +37,18 @@ class StepRow:
 
 @dataclass
 class StepLog:
-    """Listens to the steps of a training, as ``on_step``. ``rates``: by update, of how many steps; the last one counts
-    on. ``told`` hears of each row at once.
-
-    Each number is waited for when a step ends, so a device is not kept busy ahead."""
+    """Collects the log of a training, as the ``on_step`` of `fit`. ``rates``: number of steps -> the learning rate of
+    each update, whose last one holds on; ``told`` is called with each row. Each number is waited for when a step
+    ends."""
 
     rates: Callable[[int], Sequence[float]] = lambda total: ()
     told: Callable[[StepRow], None] = lambda row: None
     rows: list[StepRow] = field(default_factory=list)
     updates: int = 0
-    table: Sequence[float] = ()
+    table: Sequence[float] = ()  # what `rates` gave at the first step
 
     def __call__(self, done: int, total: int, result: StepResult[object]) -> None:
-        """Takes in one step."""
+        """Adds the row of one step to the log of a training: number ``done`` of ``total``."""
         self.table = self.table or self.rates(total)
         rate = self.table[min(self.updates, len(self.table) - 1)] if self.table else math.nan
         self.rows.append(StepRow(done, result.loss, result.finite, result.scale, result.grad_norm, float(rate)))
@@ -56,7 +56,7 @@ class StepLog:
         self.told(self.rows[-1])
 
     def to_csv(self) -> str:
-        """A line for each step behind a line of names."""
+        """The log of a training as comma-separated values: a line of names, then one for each step."""
         out = io.StringIO()
         table = csv.writer(out, lineterminator="\n")
         table.writerow([one.name for one in fields(StepRow)])
@@ -67,8 +67,8 @@ class StepLog:
 
 
 def check_log(path: str, *sources: object) -> None:
-    """Before a training: raises AmpError AMP105 for a log whose name says another format and for a place that can hold
-    no file, AMP106."""
+    """Before a training: raises AmpError AMP105 for a log whose name is not *.csv or where no file can be written,
+    AMP106 for one that would overwrite one of the ``sources``."""
     if not path.lower().endswith(".csv"):
         raise AmpError("AMP105", "steps are logged as a .csv file", where=path, hint="--log steps.csv")
     refuse_output(Path(path), sources_of(*sources), "--log")
@@ -88,18 +88,15 @@ def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
 
 
 class EventLog:
-    """For TensorBoard: takes in rows of a training's log, in order; the folder and the file in it come with the first
-    one.
-
-    Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, and skipped_steps, counted from the start.
-    """
+    """Writes the log of a training for TensorBoard: call it with rows in order, then `close` it. The file is made at
+    the first row. Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, skipped_steps (in all)."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder, self.skipped = os.fspath(folder), 0
         self._writer: EventFileWriter | None = None
 
     def __call__(self, row: StepRow) -> None:
-        """Writes one step of a training for TensorBoard."""
+        """Writes a row of a training's log for TensorBoard."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -113,13 +110,13 @@ class EventLog:
         self._writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Writes what is still held of a training for TensorBoard, so that the file has everything."""
+        """Ends the log of a training for TensorBoard: writes what is still in memory."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _tensorboard() -> type[EventFileWriter]:
-    """For the log of a training: TensorBoard's writer of event files; AMP501 where it is not installed."""
+    """For the log of a training: TensorBoard's class that writes event files. Raises AmpError AMP501 without it."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

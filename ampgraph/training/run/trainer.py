@@ -95,12 +95,12 @@ class Trainer:
 
     @property
     def device(self) -> str:
-        """Where the steps run."""
+        """The device that training steps run on: cpu, cuda, tensorrt or cann."""
         return self._binding.device
 
     @property
     def digest(self) -> str:
-        """What a checkpoint must bear to belong to this step."""
+        """The digest of the training step, which a checkpoint must bear to belong to it; computed once."""
         self._digest = self._digest or files.digest(self.training_step)
         return self._digest
 
@@ -108,56 +108,50 @@ class Trainer:
 
     def step(self, batch: Feeds) -> StepResult[OrtTensor]:
         """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``. With other
-        processes each rank gives its own part of the batch.
-
-        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops, AMP509
-        where another process is gone.
-        """
+        processes each rank gives its own part of the batch. Raises AmpError AMP503 for a batch that does not fit,
+        before anything runs; AMP504 where the run stops, AMP509 where another process is gone."""
         return _step_result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
-        """A step on arrays that `StepInputs` has checked: the whole batch, on every rank."""
+        """Runs one training step on arrays that `StepInputs` has checked; with several processes, every rank is given
+        the whole batch and computes its part."""
         return _step_result(self.layout, *self._binding.run(batch))
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
         """Sets the learning rate of every update from the first on; the last one holds for all that follow. For a step
-        with several groups of parameters: a table by the pattern of each group.
-
-        Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
-        """
+        with several groups of parameters: a table by the pattern of each group. Raises AmpError AMP324 for what is no
+        row of numbers from 0, and for a group that is not there."""
         self._binding.replace(rate_state(self.layout, table))
 
     @property
     def updates(self) -> int:
-        """How many updates the state has seen; steps that were skipped do not count."""
+        """How many updates of the training the state has seen; steps that were skipped do not count."""
         return int(self.value(self.layout.count)) if self.layout.count else 0
 
     @property
     def scale(self) -> float:
-        """The loss scale of the next step; 1 for none."""
+        """The loss scale of the next training step; 1 for none."""
         return float(self.value(self.layout.scale)) if self.layout.scale else 1.0
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the step was built with, that of its first group, before any schedule."""
+        """The learning rate that the training step was built with (that of its first group), before any schedule."""
         return self._rate
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of the whole state: parameters, optimizer slots, running statistics, loss scale, counters."""
+        """A copy of the whole training state by name: parameters, slots, running statistics, loss scale, counters."""
         return {name: self._binding.get(name) for name in self._types}
 
     def value(self, name: str) -> Array:
-        """A copy of one tensor of the state."""
+        """A copy of one tensor of the training state."""
         return self._binding.get(name)
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Takes a whole state. Raises AmpError AMP405 for one that is not of this step; the old one stays then.
-
-        Raises AmpError AMP504 where the device has no room for it; the old one is gone then, and none is there.
-        """
+        """Replaces the whole training state, arrays by name. Raises AmpError AMP405 for one that is not of this step;
+        the old state stays then. Raises AmpError AMP504 where the device has no room for it; then there is none."""
         if not isinstance(state, Mapping):
             message = f"a state is a dictionary of arrays, not a {type(state).__name__}"
             raise AmpError("AMP405", message, hint="give all of trainer.state")
@@ -185,7 +179,7 @@ class Trainer:
         files.save(path, files.Checkpoint(self.digest, self.late_state()))
 
     def late_state(self) -> dict[str, files.Late]:
-        """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
+        """The training state by name, each tensor copied from the device when it is asked for, before the next step."""
         read = self._binding.reader()
         return {
             name: files.Late(dtype, self._binding.shape(name), functools.partial(read, name))
@@ -193,7 +187,8 @@ class Trainer:
         }
 
     def load(self, path: str | os.PathLike[str]) -> files.Checkpoint[Array]:
-        """Takes the state of a checkpoint. Raises AmpError AMP101, AMP108, and AMP405 for one of another step."""
+        """Reads a checkpoint and takes over its training state. Raises AmpError AMP101, AMP108, AMP501 as reading one
+        does, AMP405 for one of another step."""
         found = files.load(path)
         files.check_belongs(found, self.digest, os.fspath(path))
         self.load_state(found.state)
@@ -207,13 +202,14 @@ class Trainer:
         return evaluator.measure({name: self.value(name) for name in evaluator.weights}, data, batch_size)
 
     def prepare_evaluation(self) -> Evaluator:
-        """Opens the forward graph. Raises AmpError AMP206 for a step that holds none."""
+        """Opens the training step's forward graph, once, to `evaluate`. Raises AmpError AMP206 for a step without."""
         if self._evaluator is None:
             self._evaluator = Evaluator(self.training_step, self.device)
         return self._evaluator
 
     def export_weights(self, path: str | os.PathLike[str], *, ema: bool = False) -> None:
-        """Writes the forward model with the weights as they are now, or their average, for `ampgraph.convert`."""
+        """Writes the forward model with the weights as they are now, for `ampgraph.convert`; ``ema``: with their
+        running average. Raises AmpError AMP206 for a step that holds no forward graph, or no average."""
         save_trained(self.training_step, self.state, path, average=ema)
 
     def fit(
@@ -239,8 +235,8 @@ class Trainer:
 
 
 def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
-    """Raises AmpError AMP405 for a counter beyond the table that the step looks it up in: a device would read past its
-    end silently."""
+    """Raises AmpError AMP405 for a training state whose counter of finite steps is beyond the loss scale's interval:
+    the step looks it up in a table, and a device would read past its end without a word."""
     policy, name = parse_loss_scale(str(layout.options.get("loss_scale", "none"))), layout.find(SCALE, "step/counter")
     if isinstance(policy, DynamicLossScale) and name and not 0 <= int(state[name]) < policy.interval:
         message = f"state '{name}' is {int(state[name])}: the scale may grow every {policy.interval} steps"
@@ -248,7 +244,8 @@ def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
 
 
 def _step_result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
-    """The outputs of a step by what they are (loss, finite, norm, parts of the loss), still on the device."""
+    """The `StepResult` of a training step, from its outputs by name and the loss scale after it, all still on the
+    device. Outputs that a binding leaves out (parts of the loss) are missing in it too."""
     parts = {name: values[output] for name, output in layout.parts if output in values}
     finite, norm = values.get(layout.finite), values.get(layout.norm)
     return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)
@@ -258,13 +255,11 @@ def _step_result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTen
 
 
 def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, theirs: Binding) -> None:
-    """Lets two bindings share the state of the same names, whose values are those of ``theirs``: a generator and a
-    discriminator train by turns. Slots, loss scale and counters stay with each, as each torch optimizer has its own.
-
-    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps
-    without a common state, for state that differs in type or shape, and for what one step trains and is a constant of
-    the other.
-    """
+    """Lets two bindings share parameters and running statistics of equal names, whose values are those of ``theirs``,
+    as where a generator and a discriminator train by turns. Slots, loss scale and counters stay apart, as each torch
+    optimizer has its own. Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two
+    devices; AMP405 for steps without a common state, for state that differs in type or shape, and for what one step
+    trains and is a constant of the other."""
     if any(isinstance(one, AccumulatingBinding) for one in (mine, theirs)):
         hint = "omit accumulate in both trainers, and give distributed=None"
         raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)
@@ -283,7 +278,8 @@ def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, th
 
 
 def _common_state(step: TrainingStep, other: TrainingStep) -> list[str]:
-    """Names of the state that both steps have and may share."""
+    """The names of parameters and running statistics that two training steps share. Raises AmpError AMP405 where there
+    are none, and where one differs in type or shape."""
     mine, theirs = step.initial_state, other.initial_state
     others = {entry.name for entry in other.layout.of(*SHARED)}
     names = [entry.name for entry in step.layout.of(*SHARED) if entry.name in others]
@@ -301,7 +297,8 @@ def _common_state(step: TrainingStep, other: TrainingStep) -> list[str]:
 
 
 def _refuse_constants(step: TrainingStep, other: TrainingStep) -> None:
-    """Raises AmpError where a constant of this step is trained by the other one: it would stay as it was."""
+    """Raises AmpError AMP405 where a constant of a training step is trained by the ``other`` one that shares its state:
+    it would stay as it was here."""
     trained = {entry.name for entry in other.layout.of(PARAMETER)}
     stored = trained_model(step, step.initial_state).graph.initializers
     frozen = [name for name in stored if name in trained and name not in step.initial_state]

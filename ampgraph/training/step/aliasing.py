@@ -1,9 +1,9 @@
-"""Which state of a step graph may be overwritten where it lies.
+"""Which state of a training step's graph may be updated in place: read and written in one buffer.
 
-The next value of a state may take the place of the old one if nobody reads the old one after it is written: every
-other reader is an ancestor of the writer, so that no order of execution puts it behind. All tests are conservative,
-for a runtime rewrites the graph: it removes Casts that cancel, folds moves and constant factors into what reads them,
-and computes shapes beforehand.
+That is safe if nothing reads the old value after the new one is written: every other reader is an ancestor of the
+writer, so that it runs before it in any order of execution. All tests are conservative, as a runtime rewrites the
+graph: it removes Casts that cancel, folds moves and constant factors into what reads them, and computes shapes
+beforehand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .state_tensors import StateTensor
 
 
 def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
-    """Names of the states whose buffer may be input and output at once."""
+    """The names of the states of a training step (``entries``) that may be updated in place."""
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
     cases = []
@@ -35,7 +35,9 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
 
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """State updated in place: the other nodes that read it; None where it is unsafe whatever the order."""
+    """State updated in place: the nodes other than its writer that read ``old``; None where it is unsafe in any order:
+    the writer is not elementwise, reads the state through a view that moves elements, or may be fused with a product
+    that reads it."""
     if not has(kind_of(writer), "elementwise") or old.is_graph_output():
         return None
     if any(
@@ -56,18 +58,19 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _real_writer(new: ir.Value) -> ir.Node | None:
-    """State updated in place: the node that really makes the next value, seen through Identities, and through a Split
-    to what makes its parts."""
+    """State updated in place: the node that computes the next value, behind Identities and a Split; None for a graph
+    input."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    parted = node.inputs[0] if node is not None and node.op_type == "Split" else None
-    return node if parted is None else parted.producer()
+    if node is not None and node.op_type == "Split" and node.inputs[0] is not None:
+        return node.inputs[0].producer()
+    return node
 
 
 def _buffer_readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """State updated in place: every node but the writer that may read its buffer, through views of it too; None where a
-    view is an output."""
+    """State updated in place: every node but the writer that may read the state's buffer, also through views of it;
+    None where a view is an output of the graph."""
     found: dict[ir.Node, None] = {}
     waiting = [state]
     while waiting:
@@ -83,8 +86,8 @@ def _buffer_readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_view(node: ir.Node, trait: Trait) -> bool:
-    """State updated in place: whether a node hands its input on under a trait that a runtime may fold away, as a move
-    or a constant factor."""
+    """State updated in place: whether a node only hands its input on, so that a runtime may fold it away: it has the
+    ``trait`` ("views", or "stays_in_place": no element moves), or multiplies by a constant."""
     kind = kind_of(node)
     return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
@@ -95,8 +98,8 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
-    """State updated in place: the value behind all views (nodes with this trait, scalings by constants), the value
-    itself if it is none; None for what is made of constants alone."""
+    """State updated in place: the value behind all views (`_is_view`) that made ``value``, itself if none did; None for
+    a value that is made of constants alone."""
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):
@@ -106,8 +109,8 @@ def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
 
 
 def _needed_before(graph: ir.Graph, bits: Mapping[ir.Node, int]) -> dict[ir.Node, int]:
-    """State updated in place: for each node which of some nodes, by their ``bits``, run before it in any order of
-    execution, because it needs their results as numbers."""
+    """State updated in place: for each node of a sorted graph, the sum of the ``bits`` of those nodes that run before
+    it in any order of execution, because it needs their results, and not only their shapes."""
     needed: dict[ir.Node, int] = {}
     for node in graph:
         total = 0

@@ -1,4 +1,4 @@
-"""Parameters that are moved together: one set of slots and one pass of each kind for a whole run of small tensors.
+"""The optimizer's part of an update: parameters in runs that are moved together as one vector, with one set of slots.
 
 As the multi-tensor optimizers of Apex and torch do: what a runtime spends on each operator is spent once for a run and
 not once for a parameter. A run is as long as its temporaries may be; a larger parameter is moved alone. Every number is
@@ -22,29 +22,30 @@ from .vectors import by_width, dims, hold_as_vectors, joined, low_source, pieces
 
 Value = ir.Value
 ON_CPU, ELSEWHERE = 1 << 17, 1 << 22
-"""Numbers of a run. On a CPU its temporaries stay in the cache (benchmarks/train_cpu.md); elsewhere launches are saved,
-and a temporary takes 16 MB."""
+"""The most numbers in a run. On a CPU its temporaries stay in the cache (benchmarks/train_cpu.md); elsewhere launches
+are saved, and a temporary takes 16 MB."""
 
 
 @dataclass(frozen=True)
-class Together:
-    """How parameters are moved together: ``longest``: how many numbers at most; ``vectors``: whether the graph holds
-    those as vectors, so that none of them has a node of its own in the update."""
+class Grouping:
+    """How an update moves parameters together: at most ``longest`` numbers in a run; ``vectors``: whether the graph
+    holds the parameters of a run as vectors, so that none of them has a node of its own in the update."""
 
     longest: int = 0
     vectors: bool = False
 
     @staticmethod
-    def on(target: object) -> Together:
-        """How to move parameters on a target: one by one in place on a CPU, together elsewhere, where launches cost."""
-        return Together(ON_CPU) if target == "cpu" else Together(ELSEWHERE, True)
+    def on(target: object) -> Grouping:
+        """How an update moves parameters on a target: on a CPU each in place, elsewhere as vectors, which saves
+        launches."""
+        return Grouping(ON_CPU) if target == "cpu" else Grouping(ELSEWHERE, True)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters of a group that are moved together, in the gradients. ``handed``: their gradients in float32, one
-    behind another; flat where ``vectors``: the graph holds such parameters as vectors. ``whole``: all of these side by
-    side, where the gradients read them so."""
+    """A run of parameters of a group that an update moves together, as values of the gradients' graph. ``handed``:
+    their gradients in float32, side by side as long as the run; if the parameters are ``vectors`` in the graph, these
+    are vectors too. ``whole``: all the parameters side by side, where the gradients read them so."""
 
     parameters: tuple[Value, ...]
     handed: tuple[Value, ...]
@@ -54,52 +55,54 @@ class Part:
 
     @property
     def scope(self) -> str:
-        """The name under which the optimizer's slots of these parameters are kept."""
+        """The name of a run's slots: its first parameter, and how many more there are."""
         more = len(self.parameters) - 1
         return f"{self.parameters[0].name}+{more}" if more else self.parameters[0].name or ""
 
     @property
     def by_element(self) -> bool:
-        """Whether the optimizer is known to move each element by itself."""
+        """Whether the optimizer of a run is known to move each element by itself: ours are, a user's may not be."""
         return type(self.group.optimizer) in OPTIMIZERS.values()
 
 
 @dataclass(frozen=True)
 class Move:
-    """What the update of parameters takes from their group. ``average``: what of a running one is kept, and enters."""
+    """What all runs of a group have in common in an update."""
 
     optimizer: Optimizer
-    begun: Sequence[Value]
-    average: tuple[Value, Value] | None
-    holds: Value | None
+    begun: Sequence[Value]  # the optimizer's scalars
+    average: tuple[Value, Value] | None  # factors of the old running average and of the new parameter; None: no average
+    holds: Value | None  # a truth value, false where the step is skipped; None: no step is
 
 
-def parts_of(
+def parameter_runs(
     states: StateBuilder,
     parameters: Sequence[Value],
     gradients: Sequence[Value],
     groups: Sequence[ParameterGroup],
-    how: Together,
+    how: Grouping,
 ) -> list[Part]:
-    """All parameters in runs, group by group; only those of optimizers that are known are moved together."""
+    """All parameters of an update in runs, group by group, with the gradients of each; those of a user's optimizer are
+    each a run. Makes vectors of parameters where ``how`` says so."""
     parts = []
     for group in distinct(groups):
         rows = zip(parameters, gradients, groups, strict=True)
         mine = {parameter: gradient for parameter, gradient, own in rows if own.pattern == group.pattern}
         known = type(group.optimizer) in OPTIMIZERS.values()
-        for run in _runs_of(list(mine), how.longest if known else 0):
+        for run in _into_runs(list(mine), how.longest if known else 0):
             found = [mine[parameter] for parameter in run]
             if how.vectors and len(run) > 1:
-                parts.append(_vectors(states, run, found, group))
+                parts.append(_vector_part(states, run, found, group))
             else:
                 wide = [states.builder.cast(gradient, FLOAT) for gradient in found]
                 parts.append(Part(tuple(run), tuple(wide), group))
     return parts
 
 
-def _vectors(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
-    """Parameters, and gradients, of one type lie side by side. The low ones, those of products, come last: ONNX Runtime
-    goes back from the last node first, so that their operands are given back where their layer is done."""
+def _vector_part(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
+    """A run of an update whose parameters become vectors of the graph; those of one type lie side by side, as do their
+    gradients. Low gradients, those of products, come last: ONNX Runtime orders nodes from the last one backwards, so
+    that their operands are freed where their layer is done."""
     rows = list(zip(run, map(low_source, gradients), strict=True))
     rows.sort(key=lambda row: [LOW.index(value.dtype) if value.dtype in LOW else -1 for value in row])
     # of those whose gradients are low, matrices of one width behind the others
@@ -112,10 +115,10 @@ def _vectors(states: StateBuilder, run: list[Value], gradients: list[Value], gro
     return Part(parameters, tuple(pieces_of(states.builder, [g for _, g in rows])), group, True, whole)
 
 
-def gradient_of(update: UpdateGraph, part: Part) -> Value:
-    """The gradient of a part in the update, flat where there are several parameters. Each has a Reshape, vectors too:
-    ONNX Runtime goes back from the last node first, and so each is computed where its layer is, from numbers that are
-    in the cache."""
+def update_gradient(update: UpdateGraph, part: Part) -> Value:
+    """The gradient of a run in the update, flat where it has several parameters. Each then gets a Reshape, also one
+    that is flat already: ONNX Runtime orders nodes from the last one backwards, so it is computed where its layer is,
+    from numbers in the cache."""
     b, given = update.builder, [update.read(value) for value in part.handed]
     if len(part.parameters) > 1 and not part.vectors:
         given = [b.typed(b.op("Reshape", one, b.ints(-1)), FLOAT, size(one)) for one in given]
@@ -123,7 +126,7 @@ def gradient_of(update: UpdateGraph, part: Part) -> Value:
 
 
 def move_part(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
-    """Commits parameters, their running averages and their common slots."""
+    """Moves a run of parameters by its gradient, and commits them, their running averages and their common slots."""
     many = len(part.parameters) > 1
     if many and not part.vectors:
         return _move_by_one_sum(update, part, gradient, move)
@@ -143,7 +146,8 @@ def move_part(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> R
 
 
 def _next_averages(update: UpdateGraph, part: Part, parameters: Sequence[Value], new: Value, move: Move) -> list[Value]:
-    """The next running averages of parameters, whose next values are ``new``; none where no average is kept."""
+    """Adds the running averages of parameters to the state, commits their next values, where ``new`` are the
+    parameters' own, side by side, and returns the averages; none where no average is kept."""
     if move.average is None:
         return []
     states, (kept, entering), averages = update.states, move.average, []
@@ -158,7 +162,8 @@ def _next_averages(update: UpdateGraph, part: Part, parameters: Sequence[Value],
 
 
 def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
-    """In an update: several parameters, each written where it lies; a step that does not hold moves them by zero."""
+    """Moves a run of parameters, each written in place, by pieces of one common step; a step that is skipped moves them
+    by zero, so that no Where reads the old ones."""
     states, optimizer, begun = update.states, move.optimizer, move.begun
     assert isinstance(optimizer, Elementwise)
     b, parameters, averages = update.builder, [update.read(parameter) for parameter in part.parameters], []
@@ -185,22 +190,22 @@ def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Mov
 
 
 def _add_slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
-    """Optimizer state (momentum, moments) for some parameters moved together, in zeros of one shape."""
+    """Adds the optimizer's slots for a run of parameters to the state, zeros of a ``shape``."""
     assert part.group.optimizer is not None
     names = part.group.optimizer.slots
     return [states.add(f"{slot}/{part.scope}", np.zeros(shape, np.float32), SLOT) for slot in names]
 
 
 def _run_names(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
-    """Which parameters are moved together and by which state, by name, as the step's layout records it."""
+    """A run of parameters with its slots, averages and gradients by name, as the step's layout records it."""
     rows = (part.parameters, slots, averages, part.handed)
     parameters, held, averaged, handed = (tuple(value.name or "" for value in row) for row in rows)
     return Run(parameters, held, averaged, handed, whole=not part.by_element)
 
 
-def _runs_of(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
-    """Parameters of an optimizer in runs of up to ``limit`` elements, each in order; one that has ``limit`` or more, or
-    no element, is a run of its own, given before the run that it stands in."""
+def _into_runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
+    """Parameters of an optimizer in runs of up to ``limit`` elements, in order; one that has ``limit`` or more, or no
+    element, is a run of its own, and comes before the run that is being filled then."""
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):

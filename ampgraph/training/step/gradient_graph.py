@@ -1,4 +1,5 @@
-"""The gradients of a training step as a graph: forward, loss and backward; and, when it is low, the step of it."""
+"""The first half of a training step, built from a forward graph: forward, loss and gradients in one graph, which is
+planned and cast; `finish` then adds the second, the update, and gives the step."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from ..forward.random_numbers import is_random, lower_dropout, lower_random
 from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .flat_update import Together, parts_of
+from .flat_update import Grouping, parameter_runs
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .optimizers import Groups, distinct
@@ -49,12 +50,14 @@ from .update_graph import UpdateGraph
 
 SEED = 0x5EED
 WHOLE = "its gradient penalty is of the whole batch, and no mean over the samples"
-PENALTY = "penalty"  # what that part of a loss is called
+PENALTY = "penalty"  # the name of that part of a loss
 
 
 class GradientGraph:
-    """Forward, loss and gradients; ``handed`` and ``moved`` name its outputs that an update reads: the gradient of each
-    parameter, and the next running state."""
+    """Forward, loss and gradients of a training step in one graph. The order of use: the constructor, `differentiate`;
+    then the caller plans the graph and inserts Casts; `match_types`, `finish`. ``handed`` and ``moved`` name the
+    outputs that the update reads: the gradient of each parameter in ``parameters``, and of each running state (of
+    BatchNormalization, then of buffers) what its next value is made of."""
 
     def __init__(
         self,
@@ -67,13 +70,23 @@ class GradientGraph:
         groups: Groups,
         batch: int | None = None,
     ) -> None:
-        """Finds the loss and what is trained. ``batch``: its size, where the step is for one alone; the forward graph
-        that is packed beside it stays open."""
+        """Finds what is trained, adds the loss, and rewrites what trains otherwise than it infers.
+
+        Args:
+            forward: the graph, changed in place; with its own backward where it was exported so.
+            losses: name -> weight of each; None for a graph with its backward.
+            policy: the loss scale, None for none.
+            freeze: patterns of parameters that are not trained.
+            gradients, seed: names in an exported backward, see `read_exported_backward`.
+            groups: the optimizer of each parameter.
+            batch: the batch size, where the step is for one alone; the forward graph that is packed beside it for
+                evaluation stays open.
+        """
         self.model, self.graph = forward, forward.graph
         self.backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
-        self.losses = _losses(self.backward, losses, policy)
+        self.losses = _weighted_losses(self.backward, losses, policy)
         parts = forward if self.backward is None else forward_part(forward, self.backward)
-        self._choose(parts, find_parameters(parts, freeze), groups)
+        self._sort_parameters(parts, find_parameters(parts, freeze), groups)
         frozen = frozen_names(parts, freeze)
         buffers = read_buffers(forward, frozen, self.backward is not None)
         self.forward = pack(parts)
@@ -93,15 +106,16 @@ class GradientGraph:
         self.exported_gradients: dict[str, ir.Value] = {}
         self.outputs = {v.name or "": v for v in self.graph.outputs if v.name not in buffers.values()}
         self.parts: dict[str, ir.Value] = {}
-        self.loss = self._loss()
+        self.loss = self._add_loss()
         infer(self.model)
         self.buffers = buffer_values(self.graph, buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()
         self.graph.outputs.append(self.loss)
 
-    def _choose(self, parts: ir.Model, found: Sequence[ir.Value], groups: Groups) -> None:
-        """Sorts initializers: trained here by which group, trained by another step, or frozen."""
+    def _sort_parameters(self, parts: ir.Model, found: Sequence[ir.Value], groups: Groups) -> None:
+        """Of a training step's gradients: sorts the parameters ``found`` by their group: trained here
+        (`parameters`, with `groups`), trained by another step (`given`), or frozen."""
         names = [value.name or "" for value in found]
         stored = self.graph.initializers
         rows = [(stored[name], group) for name, group in zip(names, groups.assigned(names), strict=True)]
@@ -112,18 +126,19 @@ class GradientGraph:
         self.given = [value for value, group in rows if group.shared]
 
     def _lower(self, frozen: Collection[str]) -> None:
-        """Rewrites BatchNormalization and Dropout as they train."""
+        """Of a training step's gradients: rewrites BatchNormalization, Dropout and random numbers as they train, and
+        marks what the planner is to know. ``frozen``: names of parameters whose norms keep their statistics."""
         read_in = list(self.graph)
         self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=frozen)
-        self.iteration = self._dropout()
+        self.iteration = self._lower_random_numbers()
         if list(self.graph) != read_in:
             infer(self.model)
         self.graph.meta[MARKED] = True
         hold_norms(self.model)
 
-    def _dropout(self) -> ir.Value | None:
-        """Writes Dropout and random numbers as functions of a counter in the state, and gives it; None where nothing is
-        drawn."""
+    def _lower_random_numbers(self) -> ir.Value | None:
+        """Of a training step's gradients: rewrites Dropout and random numbers as functions of a counter in the state,
+        and returns this counter; None where the graph draws no numbers."""
         if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
             return None
         counter = self.states.add("step/iteration", np.int64(0), COUNTER)
@@ -131,9 +146,9 @@ class GradientGraph:
         lower_random(self.graph, counter, SEED)
         return counter
 
-    def _loss(self) -> ir.Value:
-        """The scalar that is differentiated: the weighted sum of the losses, or what an exported backward is the
-        gradient of."""
+    def _add_loss(self) -> ir.Value:
+        """Of a training step's gradients: adds the loss, and returns the scalar that is differentiated: the weighted
+        sum of the losses, or what an exported backward is the gradient of. Sets `parts`, the losses by name."""
         for name in self.losses:
             if name in self.outputs:
                 self.class_inputs += read_class_inputs(self.graph, self.outputs[name])
@@ -143,12 +158,12 @@ class GradientGraph:
             found, self.exported_gradients = self.backward.values(self.graph)
             return as_scalar(b, found)
         self.outputs = {v.name or "": v for v in self.graph.outputs if v.name in self.outputs}
-        self.parts = {name: self._term(b, name) for name in self.losses}
+        self.parts = {name: self._add_term(b, name) for name in self.losses}
         return weighted_sum(Builder(self.graph, "loss"), self.parts, self.losses)
 
-    def _term(self, b: Builder, name: str) -> ir.Value:
-        """One term of the loss as a scalar: an output of the forward, or a loss added behind it, whose labels become an
-        input."""
+    def _add_term(self, b: Builder, name: str) -> ir.Value:
+        """Of a training step's gradients: one loss as a scalar: the forward's output ``name``, or a loss of that kind
+        added behind its first output, whose labels become an input."""
         if name in self.outputs:
             return as_scalar(b, self.outputs[name])
         added = add_loss(b, name, self.outputs)
@@ -156,8 +171,9 @@ class GradientGraph:
         self.labels, self.classes = added.labels.name or "", added.classes
         return added.value
 
-    def _penalised(self, penalty: GradientPenalty) -> None:
-        """Adds a penalty to the loss; both are parts of it."""
+    def _add_penalty(self, penalty: GradientPenalty) -> None:
+        """Of a training step's gradients: adds a gradient penalty to the loss, before `differentiate` goes on; it
+        becomes one of its `parts`. Raises AmpError AMP215 for a graph with its own backward."""
         if self.backward is not None:
             message = "a gradient penalty needs gradients of its own, and the graph has its backward"
             raise AmpError("AMP215", message, hint="build the step from the forward graph, or export the penalty in it")
@@ -174,16 +190,15 @@ class GradientGraph:
     def differentiate(
         self, policy: LossScale | None, penalty: GradientPenalty | None = None, pins_boundary_products: bool = True
     ) -> None:
-        """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
-
-        ``pins_boundary_products``: whether small products at the boundary may stay float32.
-        """
+        """Adds the gradients of a training step; they, what next running states are made of, and the parts of the loss
+        become outputs behind the loss, and parameters and running statistics become state. ``pins_boundary_products``:
+        whether small products at the boundary may stay float32."""
         if self.backward is None and pins_boundary_products:
             pin_boundary_products(self.graph, self.loss)
         self.scale = add_scale(self.states, policy)
         self.penalty = penalty
         if penalty is not None:
-            self._penalised(penalty)
+            self._add_penalty(penalty)
         seed = None if self.scale is None else self.scale.seed
         if self.backward is None:
             found = differentiate(self.graph, self.loss, self.parameters, seed)
@@ -192,9 +207,9 @@ class GradientGraph:
             if self.backward.seed:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
-        self.handed = self._given_out(found)
+        self.handed = self._add_outputs(found)
         with self.states.builder.float32(KEEP):
-            self.moved = self._given_out([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
+            self.moved = self._add_outputs([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
         self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
@@ -205,14 +220,15 @@ class GradientGraph:
             for value in values:
                 self.states.adopt(value, kind)
 
-    def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
-        """Makes outputs of gradients, by an Identity each, since a value may be the gradient of several parameters."""
+    def _add_outputs(self, values: Iterable[ir.Value]) -> list[str]:
+        """Of a training step's gradients: makes outputs of values and returns their names; each is an Identity, since a
+        value may be the gradient of several parameters."""
         outputs = [self.states.builder.copy(value) for value in values]
         self.graph.outputs.extend(outputs)
         return [output.name or "" for output in outputs]
 
     def _report_parts(self) -> None:
-        """Adds an output for each part of a loss that has several."""
+        """Of a training step's gradients: adds an output for each part of a loss that has several."""
         if list(self.parts.values()) == [self.loss]:
             self.parts = {}
         b = Builder(self.graph, "loss")
@@ -222,7 +238,7 @@ class GradientGraph:
         self.graph.outputs.extend(self.parts.values())
 
     def match_types(self) -> None:
-        """Rounds the first values of parameters that the plan has made low."""
+        """Of a training step's gradients: rounds the first values of parameters whose type the plan has made low."""
         for parameter in (*self.parameters, *self.given):
             tensor = parameter.const_value
             if tensor is not None and parameter.dtype is not None and tensor.dtype != parameter.dtype:
@@ -230,15 +246,15 @@ class GradientGraph:
                 parameter.const_value = ir.tensor(low, name=parameter.name)
 
     def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
-        """The step of these gradients and of an update by them, to which both are joined. ``said``: the options of
-        `build_training_step`, kept in the step's layout."""
-        how = Together.on(said.get("target"))
+        """Adds the update to the planned gradients, and returns the training step. ``said``: the options of
+        `build_training_step`, which the step's layout keeps. To be called once."""
+        how = Grouping.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
-        gradients = self._withdrawn(self.handed)
-        batch, new = self._sources(len(self.running)), self._withdrawn(self.moved[len(self.running) :])
+        gradients = self._remove_outputs(self.handed)
+        batch, new = self._remove_copies(len(self.running)), self._remove_outputs(self.moved[len(self.running) :])
         self.states.builder = b = Builder(self.graph, "step")
-        parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
+        parts = parameter_runs(self.states, self.parameters, gradients, self.groups, how)
         skips = self.scale is not None and self.scale.skips
         told = covered_by_gradients(self.graph, self.parameters) if skips else ()
         averages = [replace(one, batch=value) for one, value in zip(self.running, batch, strict=True)]
@@ -251,20 +267,21 @@ class GradientGraph:
             drawn = update.read(self.iteration)
             update.states.commit({drawn: update.builder.op("Add", drawn, one)})
         update.join(self.graph)
-        return self._written(updated, running, said)
+        return self._step_with_layout(updated, running, said)
 
-    def _withdrawn(self, names: Sequence[str]) -> list[ir.Value]:
-        """Removes outputs of the training step that only its two graphs needed, and returns their values."""
+    def _remove_outputs(self, names: Sequence[str]) -> list[ir.Value]:
+        """Of a training step's gradients: ends that the named values are outputs, which only two separate graphs need,
+        and returns the values."""
         found = {value.name: value for value in self.graph.outputs}
         for name in names:
             self.graph.outputs.remove(found[name])
         return [found[name] for name in names]
 
-    def _sources(self, count: int) -> list[ir.Value]:
-        """The values behind the first ``count`` outputs that move state, before the Identity that made an output of
-        each."""
+    def _remove_copies(self, count: int) -> list[ir.Value]:
+        """Of a training step's gradients: as `_remove_outputs` for the first ``count`` of `moved`, but removes their
+        Identities too and returns what these copied."""
         found = []
-        for value in self._withdrawn(self.moved[:count]):
+        for value in self._remove_outputs(self.moved[:count]):
             made = value.producer()
             source = made.inputs[0] if made is not None and made.op_type == "Identity" else None
             found.append(value if source is None else source)
@@ -272,8 +289,9 @@ class GradientGraph:
                 self.graph.remove(made, safe=True)
         return found
 
-    def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
-        """The step as it is saved, with the layout that says what each input and output is for."""
+    def _step_with_layout(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
+        """The training step with its layout, which says what each input and output is for, in its metadata, beside the
+        packed forward graph. ``updated``: what the update added."""
         # patterns and learning rates of the groups where there are several, in the order of their tables
         rated = tuple((g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None)
         outputs = [value.name or "" for value in self.graph.outputs]
@@ -300,11 +318,11 @@ class GradientGraph:
         return TrainingStep(self.model, layout)
 
 
-def _losses(
+def _weighted_losses(
     backward: ExportedBackward | None, losses: Mapping[str, float] | None, policy: LossScale | None
 ) -> Mapping[str, float]:
-    """What is differentiated, with weights. Raises AmpError AMP213 for nothing, AMP215 where the loss scale or weights
-    have no place."""
+    """The losses of a training step, name -> weight: those given, or the one of an exported ``backward``. Raises
+    AmpError AMP213 for neither, AMP215 for several losses, a weight, or a loss scale that a backward cannot take."""
     if backward is None:
         if losses is None:
             hint = f"--loss {', '.join(LOSSES)}, or the name of an output that is a float32 scalar"

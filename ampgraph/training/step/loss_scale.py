@@ -1,7 +1,7 @@
 """Loss scaling as data and state: a frozen policy, a small state, and a pure function from one state to the next.
 
-A policy is numbers and a rule word. The word names the arithmetic of one real implementation, so that a trace of ours
-is the trace of the real one to the last bit; every rule is a row of `RULES`. `next_state` writes it as nodes of a
+A policy is numbers and the word of a rule, which names the arithmetic of one framework's implementation, so that our
+scales are the framework's to the last bit; every rule is a row of `RULES`. `next_state` writes a policy as nodes of a
 graph, or computes it at once. Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
 """
 
@@ -21,23 +21,21 @@ from ..option_text import BadOption, read_number, read_options, types_of
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
 INT32_MAX = 2**31 - 1
-LONGEST = 1 << 12  # an interval up to here has tables: 8 or 12 bytes in the file for each step of it
+LONGEST = 1 << 12  # an interval up to here is written as a table: 8 or 12 bytes in the file for each step of it
 
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """The arithmetic of a dynamic rule and the numbers it comes with.
-
-    A finite step counts; the ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again.
-    A step that overflows shrinks the scale and counts from 0.
-    """
+    """The arithmetic of a framework's dynamic loss scale and the numbers that it comes with. A finite step counts; the
+    ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again. A step that overflows shrinks
+    the scale and counts from 0."""
 
     number: str = "float32"  # or float64: the type of the scale, to which every result is rounded
     product: str = "float32"  # the type in which scale and factor are multiplied or divided
     divides: bool = False  # shrinks by a division by 1/backoff instead of a product with backoff
     finite_only: bool = False  # a growth whose result is not finite is left out
-    one_factor: bool = True  # the real one has one factor: growth and 1/backoff
-    late: bool = False  # a step makes the scale that the step before decided current, and decides the next
+    one_factor: bool = True  # the framework has one factor for both: growth and 1/backoff
+    late: bool = False  # each new scale takes effect one step late, and is `LossScaleState.pending` until then
     init: float = 65536.0
     interval: int = 2000
     floor: float | None = None
@@ -45,7 +43,8 @@ class ScaleRule:
     patience: int | None = None
 
     def typed(self, state: LossScaleState) -> dict[str, np.generic]:
-        """What of a state there is under this rule, in the types of a graph."""
+        """The fields of a loss scale's state by name, in the types that a graph has under this rule; ``pending`` only
+        if it is `late`."""
         kinds = {f.name: np.dtype(self.number if f.name in SCALES else np.int32).type for f in fields(state)}
         return {name: kind(getattr(state, name)) for name, kind in kinds.items() if self.late or name != "pending"}
 
@@ -66,16 +65,13 @@ compared with each of them by running. MindSpore's manager counts in Python's nu
 power of two passes 2**53, its integers are exact and ours are rounded."""
 
 
-SCALES = ("scale", "pending")
+SCALES = ("scale", "pending")  # the fields of a `LossScaleState` that are scales
 
 
 @dataclass(frozen=True)
 class LossScaleState:
-    """What a policy remembers between steps.
-
-    ``scale`` and ``pending`` are Python floats that hold a value of the rule's number type exactly; the others are
-    int32 numbers.
-    """
+    """What a loss scale remembers between steps. ``scale`` and ``pending`` are Python floats that hold a value of the
+    rule's number type exactly; the others are int32 numbers."""
 
     scale: float
     counter: int = 0  # finite steps since the scale last grew or a step overflowed
@@ -86,10 +82,8 @@ class LossScaleState:
 
 @dataclass(frozen=True)
 class StaticLossScale:
-    """A scale that never changes; ``skip`` says whether a step with gradients that are not finite is left out.
-
-    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32.
-    """
+    """A loss scale that never changes; ``skip`` says whether a step with gradients that are not finite is skipped.
+    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32."""
 
     scale: float = 1.0
     skip: bool = True
@@ -102,11 +96,11 @@ class StaticLossScale:
         return LossScaleState(self.scale)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
-        """The same state of the loss scale: a static one remembers nothing."""
+        """The state of the loss scale after a step: the same, as a static one never changes."""
         return state
 
     def exhausted(self, state: LossScaleState) -> bool:
-        """Never: see `DynamicLossScale.exhausted`."""
+        """Whether so many steps overflowed in a row that training is lost: never by a static loss scale."""
         return False
 
     def __str__(self) -> str:
@@ -115,7 +109,8 @@ class StaticLossScale:
 
 @dataclass(frozen=True)
 class DynamicLossScale:
-    """A scale that grows while gradients stay finite and shrinks when they do not; a step that overflows is skipped.
+    """A loss scale that grows while gradients stay finite and shrinks when they do not; a step that overflows is
+    skipped.
 
     Args:
         init: the first scale.
@@ -167,8 +162,9 @@ class DynamicLossScale:
 
     @classmethod
     def preset(cls, rule: str, **numbers: float | str | None) -> DynamicLossScale:
-        """A framework's rule of loss scaling with the numbers it comes with, but for those given. Where the real one
-        has a single factor, a given ``growth`` sets ``backoff`` too."""
+        """The loss scale of a framework, by the word of its rule, with the numbers that it comes with but for those
+        given. Where the framework has a single factor, a given ``growth`` sets ``backoff`` too; and where it has a
+        cap, a greater default ``init`` becomes the cap."""
         check_word("rule", rule, list(RULES))
         row = RULES[rule]
         if row.one_factor and "growth" in numbers and "backoff" not in numbers:
@@ -217,7 +213,7 @@ class DynamicLossScale:
         return LossScaleState(self.init, credit=self.hysteresis, pending=self.init if RULES[self.rule].late else 0.0)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
-        """The state after a step whose gradients were all finite, or were not."""
+        """The state of the loss scale after a step whose gradients were all ``finite``, or were not."""
         given = {name: EagerTerm(np.asarray(value)) for name, value in RULES[self.rule].typed(state).items()}
         with np.errstate(over="ignore", under="ignore"):
             after = next_state(self, given, EagerTerm(np.asarray(finite)))
@@ -236,14 +232,13 @@ class DynamicLossScale:
 LossScale = StaticLossScale | DynamicLossScale
 
 
-# -- from one state to the next: nodes of a graph, or numbers ---------------------------------------------------------
+# -- from one state to the next: as nodes of a graph (Term), or computed at once (EagerTerm) ---------------------------
 
 
 def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
-    """The state after a step whose gradients were all ``finite``, or were not, by the names of `LossScaleState`.
-
-    Scales have the rule's number type, the others are int32; ``pending`` only under a rule that is late.
-    """
+    """The state of a loss scale after a step whose gradients were all ``finite`` (a truth value), or were not;
+    ``state`` and the result by the names of `LossScaleState`. Scales have the rule's number type, the others are int32;
+    ``pending`` is there only under a rule that is late."""
     if not RULES[policy.rule].late:
         return _next_numbers(policy, state, finite)
     decided = _next_numbers(policy, {**state, "scale": state["pending"]}, finite)
@@ -251,27 +246,28 @@ def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term
 
 
 def _next_numbers(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
-    """The next scale, counter, credit (hysteresis) and overflows in a row, as nodes or numbers."""
-    scale, counter, credit, spent = (state[name] for name in ("scale", "counter", "credit", "overflows"))
+    """The next state of a loss scale, as `next_state`, under a rule that is not late."""
+    scale, counter, credit, overflows = (state[name] for name in ("scale", "counter", "credit", "overflows"))
     if policy.patience is not None:
-        spent = finite.where(spent.number(0), spent + 1)
+        overflows = finite.where(overflows.number(0), overflows + 1)
     if _is_one_product(policy) and policy.interval <= LONGEST:
-        scale, counter = _from_table(policy, scale, counter, finite)
-        return {"scale": scale, "counter": counter, "credit": credit, "overflows": spent}
+        scale, counter = _next_by_table(policy, scale, counter, finite)
+        return {"scale": scale, "counter": counter, "credit": credit, "overflows": overflows}
     counted = counter + 1
-    stays = counted < policy.interval
-    grown, shrunk = stays.where(scale, _changed(policy, scale, grows=True)), _changed(policy, scale, grows=False)
+    stays = counted < policy.interval  # a finite step does not grow the scale yet
+    grown, shrunk = stays.where(scale, _scaled(policy, scale, grows=True)), _scaled(policy, scale, grows=False)
     if policy.hysteresis != 1:
-        spends, full = credit > 1, credit.number(policy.hysteresis)
-        shrunk = spends.where(scale, shrunk)
-        left = spends.where(credit - 1, credit)
+        has_credit, full = credit > 1, credit.number(policy.hysteresis)
+        shrunk = has_credit.where(scale, shrunk)
+        left = has_credit.where(credit - 1, credit)
         credit = finite.where(full if policy.refill == "finite" else stays.where(credit, full), left)
     counter = finite.op("And", stays).where(counted, counter.number(0))
-    return {"scale": finite.where(grown, shrunk), "counter": counter, "credit": credit, "overflows": spent}
+    return {"scale": finite.where(grown, shrunk), "counter": counter, "credit": credit, "overflows": overflows}
 
 
-def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
-    """The next scale and counter by a table: a row for each counter from 0, and a last one for an overflow."""
+def _next_by_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
+    """The next scale and counter of a loss scale whose change is one product (`_is_one_product`), by tables of factors
+    and counters: a row for each counter from 0, and a last one for an overflow."""
     length = policy.interval
     factors = np.ones(length + 1, RULES[policy.rule].number)
     factors[-2:] = policy.growth, policy.backoff
@@ -280,7 +276,7 @@ def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Te
     row = finite.where(counter, counter.number(length))
     made = scale * scale.number(factors).op("Gather", row, axis=0)
     powers = policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff))
-    if RULES[policy.rule].finite_only and powers:  # they end at the greatest of them
+    if RULES[policy.rule].finite_only and powers:  # of 2: they end at the greatest of them
         made = made.op("Min", 2.0 ** (np.finfo(RULES[policy.rule].number).maxexp - 1))
     elif RULES[policy.rule].finite_only:
         made = made.op("IsInf").where(scale, made)
@@ -288,25 +284,24 @@ def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Te
 
 
 def _is_one_product(policy: DynamicLossScale) -> bool:
-    """Whether the next scale is the scale times ``growth`` or ``backoff``, exactly: no hysteresis, floor or cap."""
+    """Whether a loss scale's next scale is the scale times ``growth`` or ``backoff`` in the scale's own type, to the
+    bit: no hysteresis, floor or cap, and no wider or divided product that rounds otherwise."""
     rule, factors = RULES[policy.rule], (policy.growth, policy.backoff)
     plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
     exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)
     return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
 
 
-def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
-    """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
-    is inf. Or after an overflow: times ``backoff``, at least ``floor``.
-
-    It is computed in the type that the rule multiplies in, and rounded to that of the scale; a product of two numbers
-    of a type is rounded alike in that type and in a wider one that holds it whole. Frameworks that divide round
-    differently, so rules do.
-    """
+def _scaled(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
+    """The loss scale after enough finite steps (``grows``): times ``growth``, at most ``cap``; where the rule says so,
+    unchanged if that is inf. Or after an overflow: times ``backoff``, at least ``floor``. It is computed in the type
+    that the rule multiplies in, and rounded to the scale's. No cast is needed where float64 is that type and the factor
+    is a float32 number: the product of two float32 numbers is exact in float64, so that it is rounded once in either
+    type. Frameworks that divide round differently, so rules do."""
     rule = RULES[policy.rule]
     divides, factor = rule.divides and not grows, policy.growth if grows else policy.backoff
-    whole = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
-    wide = scale if whole else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
+    same_bits = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
+    wide = scale if same_bits else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
     made = (wide / (1 / factor) if divides else wide * factor).cast(scale.dtype)
     if grows and rule.finite_only:
         made = made.op("IsInf").where(scale, made)
@@ -318,7 +313,7 @@ def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
 
 
 def spelled_number(value: object) -> str:
-    """Of an optimizer or the like in text: a number as `option_text.read_number` reads it; no point in whole ones."""
+    """A number of a loss scale or the like as text that `option_text.read_number` reads, or "none"."""
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)
@@ -332,8 +327,8 @@ def check_word(name: str, word: str, words: list[str]) -> None:
 
 
 def positive(name: str, value: float | str | None, round_to: str = "float32") -> float:
-    """For a loss scale: ``value`` as a number of that type, and of float32's range: scales and factors meet float32
-    gradients."""
+    """For a loss scale: ``value`` rounded to the type ``round_to``, as a Python float. Raises AmpError AMP320, which
+    says ``name``, for one that is not positive and finite in float32: scales and factors meet float32 gradients."""
     try:
         with np.errstate(over="ignore"):
             narrow, number = np.float32(value), float(np.dtype(round_to).type(value))
@@ -345,7 +340,8 @@ def positive(name: str, value: float | str | None, round_to: str = "float32") ->
 
 
 def invertible(name: str, value: object, number: float) -> float:
-    """Checks a loss scale, by whose reciprocal gradients are multiplied in float32. Raises AmpError AMP320."""
+    """For a loss scale: returns ``number``; raises AmpError AMP320 where its reciprocal, which gradients are multiplied
+    by, is infinite in float32. ``value`` is what the user gave as ``name``."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(1) / np.float32(number)):
             raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")
@@ -353,7 +349,8 @@ def invertible(name: str, value: object, number: float) -> float:
 
 
 def count(name: str, value: object) -> int:
-    """For a loss scale: a whole number from 1 on that fits int32. AmpError AMP320."""
+    """For a loss scale: ``value`` as an int. Raises AmpError AMP320, which says ``name``, for one that is no whole
+    number from 1 to int32's greatest."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
         raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
     return int(value)
@@ -366,11 +363,9 @@ _KINDS = ["dynamic", "static", "none"]
 
 
 def parse_loss_scale(text: str) -> LossScale | None:
-    """The policy that the command line names: ``dynamic[:KEY=VALUE,...]``, ``static:NUMBER[,skip=no]`` or ``none``.
-
-    Keys are the fields of `DynamicLossScale`; what is left out is what the rule comes with. ``none`` gives None.
-    Raises AmpError AMP320.
-    """
+    """Reads a loss scale from text: ``dynamic[:KEY=VALUE,...]``, ``static:NUMBER[,skip=no]`` or ``none``. Keys are the
+    fields of `DynamicLossScale`; what is left out is what the rule comes with. ``none`` gives None. Raises AmpError
+    AMP320."""
     kind, colon, rest = text.strip().partition(":")
     if kind == "none" and not colon:
         return None

@@ -1,7 +1,8 @@
-"""Norms that a backward runs again, those of one shape by one node: their data side by side, cast and normalised once.
+"""Norms that gradients compute again: those of one kind and shape are run together, by one node on their data side by
+side, which are cast once.
 
 LayerNormalization's gradient reads its data normalised without scale and bias: a Cast to float32 where they are low,
-and the operator. All data are there before the backward begins. What is paid is bytes, to put together and take apart.
+and the operator. All data are there before the backward begins. The cost is bytes, for a Concat and a Split.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Value = ir.Value
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """In a step: has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the
-    launches saved are worth the bytes moved. The results are the same to the bit."""
+    """In a step's gradients: has one node compute the norms of each kind and shape, at most ``longest`` numbers
+    together, where the launches saved are worth the bytes moved. The results are the same to the bit."""
     alike: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in graph:
         key = _alike_key(node)
@@ -34,8 +35,8 @@ def run_norms_together(graph: ir.Graph, longest: int) -> None:
 
 
 def _first_reader(graph: ir.Graph, norms: Sequence[ir.Node]) -> ir.Node | None:
-    """Norms of gradients together: the first node that reads one of their results; None where that is before all data
-    are there, or where one reads another."""
+    """Norms of gradients together: the first node that reads one of their results, before which they are to run; None
+    where that is before all data are there, where one norm reads another, or where a reader is in a body."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.outputs[0].consumers()]
     if any(reader not in place for reader in readers):
@@ -48,8 +49,8 @@ def _first_reader(graph: ir.Graph, norms: Sequence[ir.Node]) -> ir.Node | None:
 
 
 def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
-    """Norms of gradients together: what they have in common: operator, shape, type, axes (not the first), constant
-    scale. None for other nodes."""
+    """Norms of gradients together: what nodes must have in common to be run as one: operator, attributes, shape, types
+    and constant scale. None for a node that is no such norm: of known sizes, not over the first axis."""
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     data, scale = _uncast_data(node), node.inputs[1]
@@ -67,7 +68,7 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 
 def _uncast_data(node: ir.Node) -> Value:
-    """Norms of gradients together: what a node is given, before a Cast that nobody else reads."""
+    """Norms of gradients together: the data of a norm; before a Cast that nothing else reads."""
     data = operand(node)
     cast = data.producer()
     alone = cast is not None and has(cast.op_type, "casts") and len(data.uses()) == 1 and not data.is_graph_output()
@@ -76,8 +77,7 @@ def _uncast_data(node: ir.Node) -> Value:
 
 
 def _pays(norms: Sequence[ir.Node]) -> bool:
-    """Norms of gradients together: whether the launches saved are worth moving all data twice more, by Concat and
-    Split."""
+    """Norms of gradients together: whether the launches that these save are worth a Concat and a Split of all data."""
     cast = _uncast_data(norms[0]) is not norms[0].inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)
@@ -85,7 +85,8 @@ def _pays(norms: Sequence[ir.Node]) -> bool:
 
 
 def _join_norms(graph: ir.Graph, norms: Sequence[ir.Node], before: ir.Node) -> None:
-    """In a step: one norm for several of a shape: Concat of their data, a Cast, the norm before ``before``, a Split."""
+    """Norms of gradients together: replaces them by a Concat of their data, a Cast, one norm and a Split, which stand
+    in front of the node ``before``."""
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [_uncast_data(norm) for norm in norms]
@@ -93,7 +94,7 @@ def _join_norms(graph: ir.Graph, norms: Sequence[ir.Node], before: ir.Node) -> N
     rows = [dims(value)[0] for value in data]
     whole = b.typed(b.op("Concat", *data, axis=0), data[0].dtype or wide, sum(rows), *dims(data[0])[1:])
     raised = b.cast(whole, wide)
-    normal = b.typed(b.again(first, [raised, first.inputs[1]]), raised)
+    normal = b.typed(b.repeat_with(first, [raised, first.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
     for norm, source, piece in zip(norms, data, pieces, strict=True):
         ir.convenience.replace_all_uses_with(norm.outputs[0], b.typed(piece, norm.outputs[0]))

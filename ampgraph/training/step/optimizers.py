@@ -1,4 +1,5 @@
-"""Optimizers as data, and what they do to one parameter in a graph. The arithmetic is float32 and PyTorch's.
+"""Optimizers: their options as data, and the nodes by which they update a parameter in a graph, in float32 as PyTorch
+computes; and groups of parameters that have optimizers of their own.
 
 Sources: torch.optim.SGD, Adam and AdamW (2.13), their documented algorithms; Kingma and Ba (2015), Loshchilov and
 Hutter (2019).
@@ -20,12 +21,14 @@ from ..option_text import BadOption, read_options, split_pattern, types_of
 
 Value = ir.Value
 Moved: TypeAlias = "tuple[Value, list[Value]]"
+"""A new parameter, or what is subtracted from it; and its new slots, in the order of `Optimizer.slots`."""
 GREATEST = float(np.finfo(np.float32).max)
 
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """``begin`` makes the scalars that all parameters share, ``update`` a new parameter and its new slots."""
+    """What an optimizer is to a training step: `begin` adds the scalars that all its parameters share, once, and
+    `update` adds the update of one parameter."""
 
     @property
     def lr(self) -> float:
@@ -34,38 +37,43 @@ class Optimizer(Protocol):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the tensors that it keeps for each parameter, zero at first."""
+        """The names of the tensors that the optimizer keeps for each parameter, of the parameter's shape, zero at
+        first."""
         ...
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
-        """``lr`` is a float32 scalar, ``count`` the int64 number of this update, from 1."""
-        ...
-
-    def update(
-        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
-    ) -> Moved: ...
-
-
-@runtime_checkable
-class Elementwise(Protocol):
-    """An optimizer of which each number depends on its own gradient alone, so that tensors may be moved together."""
-
-    weight_decay: float
-
-    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """What decay by the weight leaves of a parameter, and makes of its gradient, to which it is added."""
-        if not self.weight_decay:
-            return parameter, gradient
-        return parameter, b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
-
-    def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        """What an optimizer subtracts from a parameter, and its new slots."""
+        """The optimizer's scalars of one update, which `update` gets as ``begun``. ``lr`` is the learning rate, a
+        float32 scalar, ``count`` the int64 number of this update, from 1."""
         ...
 
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
     ) -> Moved:
-        """What an optimizer makes of a parameter: the new one, and its new slots."""
+        """The optimizer's new parameter and its new slots, from the old ones and the unscaled gradient, all float32."""
+        ...
+
+
+@runtime_checkable
+class Elementwise(Protocol):
+    """An optimizer that moves each element of a parameter by its own gradient and slots alone, so that parameters may
+    be moved together as one vector: weight decay first, then a step that is subtracted."""
+
+    weight_decay: float  # times the parameter, added to the gradient; AdamW has another
+
+    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        """An optimizer's weight decay before the step: the parameter and the gradient, to which it is added here."""
+        if not self.weight_decay:
+            return parameter, gradient
+        return parameter, b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
+
+    def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """The optimizer's step: what is subtracted from a parameter, and its new slots; ``gradient`` is `decayed`."""
+        ...
+
+    def update(
+        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
+    ) -> Moved:
+        """The optimizer's new parameter and its new slots."""
         parameter, gradient = self.decayed(b, parameter, gradient, begun)
         move, after = self.moved(b, gradient, slots, begun)
         return b.op("Sub", parameter, move), after
@@ -73,7 +81,8 @@ class Elementwise(Protocol):
 
 @dataclass(frozen=True)
 class SGD(Elementwise):
-    """v = momentum v + g; p = p - lr v. Nesterov: p = p - lr (g + momentum v)."""
+    """The optimizer torch.optim.SGD: v = momentum v + g; p = p - lr v. Nesterov: p = p - lr (g + momentum v). Raises
+    AmpError AMP322 for numbers that make no sense."""
 
     lr: float = 0.01
     momentum: float = 0.0
@@ -87,15 +96,15 @@ class SGD(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """One slot with momentum, none without."""
+        """SGD's slots: the running gradient v with momentum, none without."""
         return ("momentum",) if self.momentum else ()
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
-        """The learning rate is all that parameters share."""
+        """SGD's scalars: the learning rate alone."""
         return (lr,)
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        """The step to subtract from the parameter, and the new momentum."""
+        """SGD's step, which is subtracted from the parameter, and the new v, if there is momentum."""
         [lr] = begun
         if not self.momentum:
             return b.op("Mul", gradient, lr), []
@@ -107,10 +116,9 @@ class SGD(Elementwise):
 
 @dataclass(frozen=True)
 class Adam(Elementwise):
-    """m and v are running means of g and g^2, corrected for their start; p = p - lr m' / (sqrt(v') + eps).
-
-    With m' = m / c1 and v' = v / c2 that is p - (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)): one pass fewer.
-    """
+    """The optimizer torch.optim.Adam: with m and v the running means of g and g^2, m' and v' corrected for their start
+    at 0: p = p - lr m' / (sqrt(v') + eps). Raises AmpError AMP322 for numbers that make no sense. With m' = m / c1 and
+    v' = v / c2 that is p - (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)), which reads all elements once less."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -126,11 +134,12 @@ class Adam(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Running means of the gradient and of its square, under torch's names."""
+        """Adam's slots: running means of the gradient and of its square, under torch's names."""
         return ("exp_avg", "exp_avg_sq")
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
-        """Scalars: lr root / correction1 and eps root, root = sqrt(correction2); what decoupled decay leaves."""
+        """Adam's scalars: lr sqrt(c2) / c1 and eps sqrt(c2), with c1 = 1 - beta1^count and c2 = 1 - beta2^count; and
+        1 - lr weight_decay, which AdamW multiplies a parameter by."""
         rate, number = (Term(b, value, value).cast(ir.DataType.DOUBLE) for value in (lr, count))
         # 1 - beta^count in float64: near 1 a float32 power has lost the digits that matter
         first, second = (1 - rate.number(beta).op("Pow", number) for beta in (self.beta1, self.beta2))
@@ -139,7 +148,7 @@ class Adam(Elementwise):
         return tuple(one.cast(ir.DataType.FLOAT).value for one in (rate * root / first, root * self.eps, kept))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        """The step to subtract from the parameter, and the new running means."""
+        """Adam's step, which is subtracted from the parameter, and the new running means."""
         g, step, eps, old_mean, old_square = b.terms(gradient, *begun[:2], *slots)
         mean = old_mean * self.beta1 + g * (1 - self.beta1)
         square = old_square * self.beta2 + g * g * (1 - self.beta2)
@@ -148,12 +157,12 @@ class Adam(Elementwise):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weights decay by themselves: p = p (1 - lr weight_decay) first."""
+    """The optimizer torch.optim.AdamW: Adam whose weight decay is decoupled: p = p (1 - lr weight_decay) first."""
 
     weight_decay: float = 0.01
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """The parameter after decoupled weight decay, before the step; the gradient as it is."""
+        """AdamW's weight decay before the step: the parameter times 1 - lr weight_decay; the gradient as it is."""
         return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
@@ -161,7 +170,8 @@ OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adam
 
 
 def parse_optimizer(text: str) -> Optimizer:
-    """``sgd:lr=0.1,momentum=0.9`` and the like. Raises AmpError AMP322."""
+    """Reads an optimizer from text: ``KIND``, or ``KIND:KEY=VALUE,...`` as in ``sgd:lr=0.1,momentum=0.9``. Raises
+    AmpError AMP322 for another text, and for numbers that make no sense."""
     kind, _, rest = text.strip().partition(":")
     if kind not in OPTIMIZERS:
         hint = nearest(kind, list(OPTIMIZERS)) or f"there are: {', '.join(OPTIMIZERS)}"
@@ -174,7 +184,7 @@ def parse_optimizer(text: str) -> Optimizer:
 
 
 def spelled_optimizer(optimizer: Optimizer) -> str:
-    """The form that `parse_optimizer` reads; one of the user has the name of its class."""
+    """An optimizer as the text that `parse_optimizer` reads; one of the user with its class's name."""
     cls = type(optimizer)
     kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
     names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
@@ -184,7 +194,7 @@ def spelled_optimizer(optimizer: Optimizer) -> str:
 
 
 def as_optimizer(given: object) -> Optimizer:
-    """An optimizer, or the command-line form of one. Raises AmpError AMP322."""
+    """What a user gave as an optimizer: an object, or its text. Raises AmpError AMP322 for anything else."""
     if isinstance(given, str):
         return parse_optimizer(given)
     if isinstance(given, type) or not isinstance(given, Optimizer):
@@ -195,7 +205,8 @@ def as_optimizer(given: object) -> Optimizer:
 
 
 def _check_numbers(optimizer: Optimizer, *names: str) -> None:
-    """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
+    """Checks the named numbers of an optimizer, and makes Python's of numpy's. Raises AmpError AMP322 for one that is
+    no number from 0 to float32's greatest."""
     for name in names:
         value = getattr(optimizer, name)
         if not is_number(value) or not 0 <= value <= GREATEST:
@@ -212,12 +223,10 @@ FORM = "'*.bias=adamw:weight_decay=0' '*=adamw', the first that matches a name w
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """The parameters that ``pattern`` matches, and that no earlier one does, with an optimizer of their own: its kind,
-    learning rate and decay, as the ``param_groups`` of torch.optim.
-
-    ``optimizer``: None for parameters that are not trained. Those are constants of the step, or, ``shared``, state that
-    it only reads: another step trains them.
-    """
+    """The parameters whose names ``pattern`` matches, and no earlier group's, and their optimizer: its kind, learning
+    rate and decay, as the ``param_groups`` of torch.optim. ``optimizer`` is None for parameters that are not trained
+    here. These are constants of the step; or, if ``shared``, state that it only reads, since another step trains
+    them."""
 
     pattern: str
     optimizer: Optimizer | None = None
@@ -230,26 +239,25 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Groups:
-    """All groups, in the order in which their patterns are tried; one that was given alone takes everything."""
+    """The groups of parameters of a step, in the order in which their patterns are tried; a single one has the pattern
+    ``*``."""
 
     rows: tuple[ParameterGroup, ...]
 
     @property
     def alone(self) -> bool:
-        """Whether one optimizer was given, and no pattern."""
+        """Whether the groups of parameters are a single one of all, as where no pattern was given."""
         return len(self.rows) == 1 and self.rows[0].pattern == ALL
 
     def __str__(self) -> str:
-        """Parameters and their optimizers in the forms that `groups_of` reads."""
+        """The groups of parameters as text: a single optimizer's, or PATTERN=OPTIMIZER of each with "; " between."""
         only = self.rows[0].optimizer
         return spelled_optimizer(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
-        """Parameter name -> the group whose pattern matches it.
-
-        Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
-        that an earlier one leaves.
-        """
+        """The group of each of these parameters, in their order: the first whose pattern matches its name. Raises
+        AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none that an
+        earlier one leaves."""
         found = {name: self._first(name, names) for name in names}
         for row in self.rows:
             if row not in found.values():
@@ -257,7 +265,8 @@ class Groups:
         return list(found.values())
 
     def _first(self, name: str, names: Sequence[str]) -> ParameterGroup:
-        """The group whose pattern comes first that matches a parameter; AmpError AMP305 where none does."""
+        """The first group of parameters whose pattern matches ``name``. Raises AmpError AMP305 where none does;
+        ``names`` are those of all parameters, for the message."""
         row = next((row for row in self.rows if fnmatch.fnmatchcase(name, row.pattern)), None)
         if row is None:
             others = sum(not any(fnmatch.fnmatchcase(n, r.pattern) for r in self.rows) for n in names) - 1
@@ -267,7 +276,7 @@ class Groups:
         return row
 
     def _unused(self, row: ParameterGroup, names: Sequence[str]) -> AmpError:
-        """The error for a pattern that matches no parameter, or none that an earlier pattern leaves."""
+        """The AmpError AMP305 for a group that no parameter belongs to, as its pattern or an earlier one says."""
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))
@@ -280,16 +289,14 @@ class Groups:
 
 
 def distinct(groups: Iterable[ParameterGroup]) -> list[ParameterGroup]:
-    """Each group once, in the order of its first parameter; an optimizer of the user may have no hash."""
-    return list({group.pattern: group for group in groups}.values())
+    """Each group of parameters once, in the order of its first parameter."""
+    return list({group.pattern: group for group in groups}.values())  # an optimizer of the user may have no hash
 
 
 def groups_of(given: object) -> Groups:
-    """One optimizer or its form, or rows ``(pattern, optimizer)`` or ``PATTERN=FORM``; beside an optimizer, a row may
-    say ``frozen`` (or None) and ``shared``.
-
-    Raises AmpError AMP322 for what is neither.
-    """
+    """The groups of parameters that a user gives: one optimizer, an object or text, or rows ``(pattern, optimizer)`` or
+    texts ``PATTERN=OPTIMIZER``; in a row the optimizer may also be ``frozen`` (or None) or ``shared``. Raises AmpError
+    AMP322 for anything else, for a pattern that is given twice, and where no group has an optimizer."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         return Groups((_parse_group(given) if isinstance(given, str) else ParameterGroup(ALL, as_optimizer(given)),))
     rows = tuple(_group_of(row) for row in given)
@@ -303,13 +310,15 @@ def groups_of(given: object) -> Groups:
 
 
 def group_words(words: Sequence[str]) -> str | list[str]:
-    """The options of a command line: groups, or the last of several optimizers without a pattern."""
+    """The optimizers that a command line names by ``words``: all of them if one has a pattern (PATTERN=OPTIMIZER), else
+    the last. Raises AmpError AMP322 for a word that is none."""
     whole = all(_parse_group(word).pattern == ALL for word in words)
     return words[-1] if whole else list(words)
 
 
 def _group_of(row: object) -> ParameterGroup:
-    """A group as the user gives it, (pattern, optimizer) or its text "pattern=optimizer"."""
+    """The group of parameters that a user gives as (pattern, optimizer), or as the text "pattern=optimizer". Raises
+    AmpError AMP322 for anything else."""
     if isinstance(row, str):
         return _parse_group(row)
     if not isinstance(row, (tuple, list)) or len(row) != 2 or not isinstance(row[0], str):
@@ -324,6 +333,7 @@ def _group_of(row: object) -> ParameterGroup:
 
 
 def _parse_group(text: str) -> ParameterGroup:
-    """The pattern and the optimizer's form of ``PATTERN=FORM``, or of a form alone."""
+    """The group of parameters in a text ``PATTERN=OPTIMIZER``; of ``OPTIMIZER`` alone, that of all parameters. Raises
+    AmpError AMP322 for a text of another form."""
     pattern, form = split_pattern(text, (*OPTIMIZERS, FROZEN, SHARED))
     return _group_of((pattern, form)) if pattern else ParameterGroup(ALL, parse_optimizer(form))

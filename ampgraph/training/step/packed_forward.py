@@ -1,4 +1,5 @@
-"""The forward graph inside a step graph: its structure as text, its weights those of the step."""
+"""The forward graph that a step holds for evaluation and export: its structure packed as text in the metadata, while
+its weights are the step's."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ FORWARD = "ampgraph.forward"
 """The model metadata that holds a packed forward graph."""
 SMALL = 1024  # bytes: tensors up to here are packed with the structure
 ORIGINAL = "ampgraph.forward/"
-"""Before the name of a weight that is not trained and that the step stores low: an initializer that nobody reads."""
+"""The prefix of the initializers that only the forward graph needs (see `keep_originals`): no node reads them."""
 
 
 def pack(model: ir.Model) -> str:
-    """The forward model without its larger initializers, compressed to a text that a step holds."""
+    """Packs the forward model without its larger initializers (beyond `SMALL`) into the text that a step holds."""
     kept = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
@@ -41,7 +42,7 @@ def pack(model: ir.Model) -> str:
 
 
 def _most_unpacked(packed: bytes) -> int:
-    """The most bytes that a step's packed forward graph may unpack to: more is made to fill the memory."""
+    """The most bytes that a step's packed forward graph may unpack to: a file with more is made to fill the memory."""
     return (1 << 20) + 50 * len(packed)
 
 
@@ -56,14 +57,15 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """What a training step keeps beside the packed forward graph: the tensors that `pack` leaves out, by name."""
+    """For a step's packed forward graph: the initializers that `pack` leaves out, by name, as they are now."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 
 
 def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], state: Container[str]) -> None:
-    """Keeps what `pack` left out and the step has not got any more as it was: weights that are not trained and that
-    were stored low, folded or renamed."""
+    """For a step's packed forward graph: adds, under the prefix `ORIGINAL`, those of the tensors that `pack` left out
+    that the step's graph has no more as they were: weights outside of its ``state`` that became low, were folded or
+    renamed."""
     for name, tensor in tensors.items():
         value = graph.initializers.get(name)
         if name not in state and (value is None or value.const_value is not tensor):
@@ -77,12 +79,9 @@ def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], st
 
 
 def unpack(text: str, tensors: Mapping[str, Array], left_out: Mapping[str, Array] | None = None) -> ir.Model:
-    """The forward model with these numbers in the place of its initializers of the same name.
-
-    ``left_out``: numbers for what `pack` left out alone; small weights are in the text, as they were.
-
-    Raises AmpError AMP206 for a text or for tensors that do not fit.
-    """
+    """The forward model that a step holds packed, with ``tensors`` as its initializers of the same names. ``left_out``:
+    numbers only for initializers that `pack` left out and ``tensors`` lack; small ones are in the text. Raises AmpError
+    AMP206 for a text that cannot be read, and where numbers are missing."""
     try:
         proto = onnx.ModelProto.FromString(_inflated(base64.b85decode(text)))
         model: ir.Model = ir.from_proto(proto)

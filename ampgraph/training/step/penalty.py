@@ -1,4 +1,4 @@
-"""Gradient penalties: terms of a loss that are made of gradients, so that the step differentiates twice.
+"""Gradient penalties: terms of a loss that are computed from gradients, so that the step differentiates twice.
 
 Sources: "Gradient penalty" in PyTorch's automatic mixed precision examples; Gulrajani et al., Improved Training of
 Wasserstein GANs (2017), equation 3; Drucker and LeCun, Improving generalization performance using double
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ..forward.read import FLOATS, described, infer
+from ..forward.read import FLOATS, infer, type_and_shape
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
 from ..option_text import BadOption, read_options, types_of
@@ -28,7 +28,7 @@ Value = ir.Value
 
 @dataclass(frozen=True)
 class GradientPenalty:
-    """``weight * |norm(gradient) - target| ** power``, which is added to the loss.
+    """A gradient penalty, ``weight * |norm(gradient) - target| ** power``, which is added to the loss.
 
     Args:
         weight: of the penalty in the loss.
@@ -73,17 +73,18 @@ class GradientPenalty:
 
     @property
     def of_samples(self) -> bool:
-        """Whether the penalty is a mean over the samples, as a loss is: so micro-batches and ranks may share a batch.
-        Not without ``output``: the gradient of a mean loss shrinks with the batch."""
+        """Whether the gradient penalty is a mean over the samples, so that micro-batches and ranks may share a batch.
+        It is not without ``output``: the gradient of a mean loss shrinks with the batch."""
         return self.of != PARAMETERS and self.output is not None
 
     def __str__(self) -> str:
-        """The form that `parse_penalty` reads."""
+        """The gradient penalty as the text that `parse_penalty` reads."""
         return ",".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
 
 def parse_penalty(text: str) -> GradientPenalty:
-    """``weight=10,of=inputs,output=score,target=1``, each with its default. Raises AmpError AMP213."""
+    """Reads a gradient penalty from text: ``weight=10,of=inputs,output=score,target=1``, each with its default. Raises
+    AmpError AMP213 for another text."""
     try:
         return GradientPenalty(**read_options(text.strip(), types_of(GradientPenalty)))
     except BadOption as bad:
@@ -91,7 +92,7 @@ def parse_penalty(text: str) -> GradientPenalty:
 
 
 def as_penalty(given: object) -> GradientPenalty | None:
-    """A penalty, its command-line form, or None. Raises AmpError AMP213."""
+    """What a user gave as a gradient penalty: an object, its text, or None. Raises AmpError AMP213 otherwise."""
     if given is None or isinstance(given, GradientPenalty):
         return given
     if not isinstance(given, str):
@@ -100,13 +101,13 @@ def as_penalty(given: object) -> GradientPenalty | None:
 
 
 def _bad_penalty(message: str) -> AmpError:
-    """The error for a penalty that cannot be read, with an example."""
+    """The AmpError AMP213 for a gradient penalty that makes no sense, with an example as its hint."""
     return AmpError("AMP213", f"penalty: {message}", hint=f"for example {FORM}, or of=parameters,power=1")
 
 
 class PenaltyBuilder:
-    """Adds a penalty to a graph whose loss and batch are known, in float32: gradients under the loss scale, unscaled,
-    their norm, its distance."""
+    """Adds a gradient penalty to a graph, in float32: its gradients (under the loss scale, then unscaled), their norm,
+    and the norm's distance from the target."""
 
     def __init__(self, model: ir.Model, penalty: GradientPenalty, seed: Value | None) -> None:
         """``seed``: the loss scale, from which the inner gradients start too, or None."""
@@ -116,11 +117,9 @@ class PenaltyBuilder:
     def value(
         self, loss: Value, outputs: Mapping[str, Value], inputs: Sequence[Value], parameters: Sequence[Value]
     ) -> Value:
-        """The penalty without its weight: a float32 scalar.
-
-        ``outputs``: of the forward graph; ``inputs``: the batch without its labels.
-        Raises AmpError AMP213 for a name that is not there, AMP210 to AMP212 as `differentiate` does.
-        """
+        """Adds the gradient penalty without its weight, a float32 scalar. ``outputs``: of the forward graph by name;
+        ``inputs``: the batch without its labels; ``parameters``: those that are trained. Raises AmpError AMP213 for a
+        name that is not there, AMP210 to AMP212 as `differentiate` does."""
         inner = loss if self.penalty.output is None else self._summed(outputs)
         wanted = self._penalised_values(inner, inputs, parameters)
         gradients = differentiate(self.graph, inner, wanted, self.seed)
@@ -134,21 +133,23 @@ class PenaltyBuilder:
         return found
 
     def _summed(self, outputs: Mapping[str, Value]) -> Value:
-        """The sum of all elements of the output whose gradient is penalised."""
+        """Of a gradient penalty: the sum of all elements of its ``output``, which is differentiated. Raises AmpError
+        AMP213 for an output that is not there, or is no float of a known shape."""
         name = self.penalty.output or ""
         if name not in outputs:
             hint = nearest(name, list(outputs)) or f"there are: {', '.join(outputs)}"
             raise AmpError("AMP213", f"penalty: the model has no output '{name}'", hint=hint)
         output = outputs[name]
         if output.dtype not in FLOATS or output.shape is None:
-            message = f"penalty: output '{name}' is {described(output)}"
+            message = f"penalty: output '{name}' is {type_and_shape(output)}"
             raise AmpError("AMP213", message, hint="name a float output whose shape is known")
         b = self.builder
         with b.float32(REASON):
             return b.typed(b.op("ReduceSum", output, keepdims=0), ir.DataType.FLOAT)
 
     def _penalised_values(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
-        """The values by which the inner gradient is taken: inputs, or the parameters that the output depends on."""
+        """Of a gradient penalty: the values by which ``inner`` is differentiated: inputs, or the parameters that it
+        depends on. Raises AmpError AMP213 where there are none."""
         reached = depends(self.graph, inner)
         floats = {value.name or "": value for value in inputs if value.dtype in FLOATS and value in reached}
         what = "the loss" if self.penalty.output is None else f"output '{self.penalty.output}'"
@@ -162,7 +163,9 @@ class PenaltyBuilder:
         return wanted
 
     def _named_inputs(self, floats: list[str], what: str) -> list[str]:
-        """The float inputs that the penalty names; AmpError AMP213 where they are not there."""
+        """Of a gradient penalty: the names of the inputs that ``of`` says, all of ``floats``; ``what`` is
+        differentiated, for messages. Raises AmpError AMP213 for a name that is not there, and for "inputs" where there
+        are several."""
         if self.penalty.of == INPUTS:
             if len(floats) > 1:
                 message = f"penalty: of=inputs may be {' or '.join(floats)}"
@@ -176,31 +179,32 @@ class PenaltyBuilder:
         return list(dict.fromkeys(names))
 
     def _distance(self, gradients: list[Value]) -> Value:
-        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken of
-        inputs."""
-        given = self.penalty
+        """Of a gradient penalty: |norm(gradients) - target| ** power, without a root that would be squared again; of
+        inputs the mean over the samples."""
+        penalty = self.penalty
         sums = [self._sum(gradient) for gradient in gradients]
         total = sums[0]
         for more in sums[1:]:
             total = self._alike("Add", total, more)
-        if given.norm == 2 and (given.power == 1 or given.target):
+        if penalty.norm == 2 and (penalty.power == 1 or penalty.target):
             total = self._root(total)
-        if given.target:
-            total = self._alike("Sub", total, self.builder.number(given.target))
-        if given.power == 2 and (given.norm == 1 or given.target):
+        if penalty.target:
+            total = self._alike("Sub", total, self.builder.number(penalty.target))
+        if penalty.power == 2 and (penalty.norm == 1 or penalty.target):
             total = self._alike("Mul", total, total)
-        elif given.target:
+        elif penalty.target:
             total = self._alike("Abs", total)
-        if given.of == PARAMETERS:
+        if penalty.of == PARAMETERS:
             return total
         return self.builder.typed(self.builder.op("ReduceMean", total, keepdims=0), ir.DataType.FLOAT)
 
     def _alike(self, kind: str, value: Value, *others: Value) -> Value:
-        """A node whose result has the type and the shape of its operand."""
+        """Of a gradient penalty: adds a node ``kind`` whose result has the type and the shape of ``value``."""
         return self.builder.typed(self.builder.op(kind, value, *others), value)
 
     def _sum(self, gradient: Value) -> Value:
-        """The sum of squares or of absolute values: of everything, or for each sample."""
+        """Of a gradient penalty: the sum of a gradient's squares (norm 2) or absolute values (norm 1): of all elements
+        for parameters, of each sample for inputs."""
         b, kind = self.builder, "ReduceSumSquare" if self.penalty.norm == 2 else "ReduceL1"
         if self.penalty.of == PARAMETERS:
             return b.typed(b.op(kind, gradient, keepdims=0), ir.DataType.FLOAT)
@@ -212,7 +216,7 @@ class PenaltyBuilder:
         return b.typed(made, ir.DataType.FLOAT, gradient.shape[0])
 
     def _root(self, squares: Value) -> Value:
-        """The square root, whose derivative at 0 is 0, as that of torch's norm."""
+        """Of a gradient penalty: the square root, whose derivative at 0 is 0, as that of torch's norm."""
         b = self.builder
         zero = b.op("Equal", squares, b.number(0))
         zero.type, zero.shape = ir.TensorType(ir.DataType.BOOL), squares.shape

@@ -1,11 +1,10 @@
-"""What the planner is told of a training graph: which nodes stay float32, and where branches are added.
+"""Marks by which a training graph tells the planner which nodes stay float32, and where branches are added.
 
-Products at the boundary of a step that stay float32 where norms do: the last before the loss, the first of an input.
-
-What lies between two norms in float32 is low only inside, and so is what lies between one and the loss, or an input: a
-Cast goes in and one comes out, in the forward and in the backward. Where the products there are so few that this costs
-more than they would in float32, they stay. A part is what float values connect, without norms. Beside a norm that is
-one kernel of low data, its other nodes are left to the planner.
+Small products at the boundary of a step stay float32 where norms do: the last before the loss, the first of an input.
+A part of the graph between two norms in float32, or between one and the loss or an input, is low only inside: Casts go
+in and come out, in the forward and in the backward. Where its products are so small that the Casts cost more than
+float32 does, the part stays float32. A part is what float values connect, without norms. Beside a norm that is one
+kernel of low data only the products are pinned, and the other nodes of the part are left to the planner.
 """
 
 from __future__ import annotations
@@ -27,23 +26,21 @@ from .vectors import LAUNCH, dims
 
 Value = ir.Value
 REASON = "a small product at the border: its Casts cost more than float32 does"
-FLOPS = 10  # that a device computes in float32 while it moves a byte; those of today 10 to 20
-PASSES = 3  # products of a product: the forward, and the gradients of both operands
-REST = 7 / 8  # of all multiplications are made in the low type at least
+FLOPS = 10  # that a device computes in float32 while it moves a byte; today's devices 10 to 20
+PASSES = 3  # of a product: the forward, and the gradients of both operands
+REST = 7 / 8  # the share of all multiplications that is not pinned to float32, at least
 
 
 @dataclass
 class _PartBetweenNorms:
-    """``held_casts``, ``input_casts``: Casts beside what is held in float32, and of inputs, that are not there if the
-    part is float32 too.
-    ``at_boundary``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
+    """A part of a training graph between norms (see the head of the file)."""
 
     nodes: list[ir.Node] = field(default_factory=list)
-    held_casts: int = 0
-    input_casts: int = 0
-    at_boundary: bool = False
-    low: bool = False
-    known: bool = True
+    held_casts: int = 0  # beside nodes that are held in float32: they are not needed if the part is float32 too
+    input_casts: int = 0  # of graph inputs: likewise
+    at_boundary: bool = False  # it reads an input, or computes what the loss is made of
+    low: bool = False  # there is a norm beside it that may be low
+    known: bool = True  # no node has bodies that read float values from around
 
     @property
     def products(self) -> list[ir.Node]:
@@ -57,17 +54,19 @@ class _PartBetweenNorms:
 
     @property
     def pays(self) -> bool:
-        """Of a training graph between norms: whether its Casts cost more than the arithmetic, and two more bytes for
-        each number that is read or written, both ways. An input that goes on into a low norm is cast in any case."""
+        """Of a training graph between norms: whether float32 pays: its Casts cost more than float32's slower products
+        and its two more bytes for each number that is read or written, forward and backward. An input that goes on
+        into a low norm is cast in any case."""
         casts = self.held_casts + (0 if self.low else self.input_casts)
         numbers = sum(_element_count(value) for node in self.nodes for value in _float_values(node))
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
 
 def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
-    """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
-    parts = _connected(graph, loss)
-    left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
+    """Marks small products at the boundary of a training graph to stay float32 where norms do, before the graph is
+    differentiated: their gradients are marked with them. Parts of unknown sizes are left out."""
+    parts = _parts_between_norms(graph, loss)
+    left = (1 - REST) * sum(number for number in (one.multiplications for one in parts) if math.isfinite(number))
     for part in sorted((one for one in parts if one.at_boundary), key=lambda one: one.multiplications):
         if part.known and 0 < part.multiplications <= left and part.pays:
             left -= part.multiplications
@@ -75,8 +74,9 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
                 node.meta[KEPT] = REASON
 
 
-def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
-    """Marks of a step: float values that nodes other than norms connect, in order. What is stored connects nothing."""
+def _parts_between_norms(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
+    """Marks on a training graph: its parts, in order: nodes that float values connect (stored ones do not), without
+    norms and what is held in float32."""
     read = {node: _float_values(node) for node in graph}
     numbers = {value: n for n, value in enumerate(dict.fromkeys(value for values in read.values() for value in values))}
     ties = Ties(range(len(numbers)))
@@ -84,7 +84,12 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
         if values and not _bounds_parts(node):
             ties.tie(numbers[value] for value in values)
     parts: dict[int, _PartBetweenNorms] = {}
-    last = _computed_from(loss)
+
+    def pinned_operands(value: Value) -> list[Value]:
+        node = value.producer()
+        return _float_values(node) if node is not None and HELD in node.meta else []
+
+    last = set(reachable([loss], pinned_operands))  # what the loss is computed from by pinned nodes alone
     for value, number in numbers.items():
         part = parts.setdefault(ties.find(number), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
@@ -100,16 +105,6 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
     return list(parts.values())
 
 
-def _computed_from(loss: Value) -> set[Value]:
-    """What a loss is computed from by nodes that are pinned to float32; itself too."""
-
-    def before(value: Value) -> list[Value]:
-        node = value.producer()
-        return _float_values(node) if node is not None and HELD in node.meta else []
-
-    return set(reachable([loss], before))
-
-
 def _bounds_parts(node: ir.Node) -> bool:
     """Marks on a training graph: whether a node lies between two parts: a norm of one operator, or whatever is pinned
     to float32 already (`HELD`), as a norm of simple operators is."""
@@ -117,7 +112,7 @@ def _bounds_parts(node: ir.Node) -> bool:
 
 
 def _float_values(node: ir.Node) -> list[Value]:
-    """Marks of a step: the float values that a node, with its bodies, reads and writes, without initializers."""
+    """Marks on a training graph: the float values that a node and its bodies read and write, not stored ones."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 
@@ -131,9 +126,10 @@ def _element_count(value: Value | None) -> float:
 
 
 def _multiplications(node: ir.Node) -> float:
-    """Marks on a training graph: the multiplications of a product; infinite where its shape is open."""
+    """Marks on a training graph: how many multiplications a product (MatMul, Conv) takes; infinite where its shape is
+    open."""
     data, operand, made = node.inputs[0], node.inputs[1], node.outputs[0]
-    if has(node.op_type, "biased"):  # each number of the result, or of the data, meets a row of the weights
+    if has(node.op_type, "biased"):  # as Conv: each number of the result, or of the data, meets a row of the weights
         rows = dims(operand)[0] if operand is not None and math.isfinite(_element_count(operand)) else 1
         return (
             _element_count(made if has(node.op_type, "channels_by_rows") else data)
@@ -145,10 +141,9 @@ def _multiplications(node: ir.Node) -> float:
 
 
 def hold_norms(model: ir.Model) -> None:
-    """In a step: keeps norms that are written in simple operators in float32, and so what is differentiated of them.
-
-    The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward does.
-    """
+    """Marks the nodes of norms that a training graph writes in simple operators to stay float32, and so their
+    gradients. The planner ties a norm's nodes to one decision only where nothing else reads between them, as gradients
+    do."""
     for region in find_regions(OnnxGraph(model).dataflow()):
         if has(region.kind, "norms"):
             for op in region.ops:
@@ -156,16 +151,16 @@ def hold_norms(model: ir.Model) -> None:
 
 
 def mark_branches(graph: ir.Graph) -> None:
-    """Marks the additions of two computed values: residual streams, and gradients that meet."""
+    """Marks the additions of two computed values of a training graph: residual streams, and gradients that meet."""
     for node in graph:
         if node.op_type == "Add" and all(value is not None and value.producer() is not None for value in node.inputs):
             node.meta[BRANCHES] = True
 
 
 def hold_seed(graph: ir.Graph, seed: ir.Value) -> None:
-    """Keeps in float32 what is nothing but the seed, and what first multiplies it: a loss scale of 65536 is beyond
-    float16. Types must be known."""
-    pure = {seed}
+    """Marks the nodes of a training graph that read a loss scale itself to stay float32, as 65536 is beyond float16:
+    those that only hand it on, and the first that multiply it. Types must be known."""
+    pure = {seed}  # values that are nothing but the seed, in some shape or type
     for node in graph:
         inputs = [value for value in node.inputs if value is not None]
         if any(value in pure for value in inputs):

@@ -1,4 +1,4 @@
-"""The state of a training step: inputs with a first value, and outputs that hold the next one."""
+"""The state of a training step: inputs of its graph with a first value, and outputs that hold the next one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ GIVEN = "given"  # parameters that a step reads and another one trains
 
 @dataclass(frozen=True)
 class StateTensor:
-    """One tensor of the state. ``output`` holds its next value; empty where a step only reads it.
-
-    ``shape``: of one that the graph takes and gives as a vector; None where it has its own shape there."""
+    """One tensor of a training step's state: the input ``name``, and the ``output`` that holds its next value, "" where
+    the step only reads it. ``shape``: its own shape, if the graph has it as a vector; else None."""
 
     name: str
     kind: str
@@ -29,25 +28,27 @@ class StateTensor:
     shape: tuple[int, ...] | None = None
 
     def fed(self, array: Array) -> Array:
-        """An array as the graph takes it: flat where the graph has a vector."""
+        """A training state array as the graph takes it: flat where the graph has a vector."""
         return array if self.shape is None else array.reshape(-1)
 
     def seen(self, array: Array) -> Array:
-        """A state array that the graph gave, in the tensor's own shape."""
+        """A training state array as the graph has it, in the tensor's own shape again: the inverse of `fed`."""
         return array if self.shape is None else array.reshape(self.shape)
 
 
 class StateBuilder:
-    """Adds state of several kinds to a graph, and commits it: `add`, `adopt`, then `commit` for each, once."""
+    """Adds state to a training step's graph (`add`, `adopt`), and outputs of its next values (`commit`, once for each
+    state that changes)."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
-        self.kinds: dict[str, str] = {}
-        self.next: dict[str, str] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}  # of what is a vector in the graph
+        self.kinds: dict[str, str] = {}  # state -> its kind
+        self.next: dict[str, str] = {}  # state -> the output of its next value
+        self.shapes: dict[str, tuple[int, ...]] = {}  # state that is a vector in the graph -> its own shape
 
     def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
-        """Adds a tensor of the training state: a new input with a first value."""
+        """Adds a tensor of the training state: a new input called ``name``, or like it if that is taken, with a first
+        value."""
         name, init = self.builder.fresh(name), np.asarray(first)
         type_, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
         value = ir.Value(name=name, type=type_, shape=shape, const_value=ir.tensor(init, name=name))
@@ -55,7 +56,7 @@ class StateBuilder:
         return self.adopt(value, kind)
 
     def adopt(self, value: ir.Value, kind: str) -> ir.Value:
-        """Makes a tensor of the training state of an initializer: an input whose first value it is."""
+        """Makes an initializer a tensor of the training state: an input that keeps its numbers as the first value."""
         assert value.is_initializer()
         if not value.is_graph_input():
             self.builder.graph.inputs.append(value)
@@ -63,14 +64,14 @@ class StateBuilder:
         return value
 
     def add_vector(self, name: str, first: Array, kind: str) -> ir.Value:
-        """A new input with a first value, as `add` makes it, that is a vector in the graph."""
+        """Adds a tensor of the training state, as `add`, that is a vector in the graph."""
         value = self.add(name, first.reshape(-1), kind)
         if first.ndim != 1:
             self.shapes[value.name or ""] = first.shape
         return value
 
     def flatten(self, value: ir.Value) -> None:
-        """Makes state a vector; its readers read it in its own shape, through a Reshape."""
+        """Makes a tensor of the training state a vector; which its readers so far read through a Reshape."""
         dims = value.shape.numpy() if value.shape is not None else ()
         if len(dims) == 1:
             return
@@ -85,28 +86,26 @@ class StateBuilder:
         self.shapes[value.name or ""] = tuple(dims)
 
     def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> None:
-        """Makes the next value of some state, or the old one where ``when`` is false, an output of its own.
-
-        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
+        """Adds outputs of the next values of training state (``after``: state -> next value), or of the old ones where
+        the truth value ``when`` is false. A value becomes the output itself where it may: an Identity would be a copy.
         """
         for old, new in after.items():
             chosen = new if when is None else self.builder.op("Where", when, new, old)
             maker = chosen.producer()
-            # what an Identity gives may be a gradient too
-            own = maker is not None and maker.op_type != "Identity" and not chosen.is_graph_output()
-            output = chosen if own else self.builder.op("Identity", chosen)
+            # the result of an Identity may be the output of a gradient too
+            may_be_output = maker is not None and maker.op_type != "Identity" and not chosen.is_graph_output()
+            output = chosen if may_be_output else self.builder.op("Identity", chosen)
             output.name, output.type, output.shape = self.builder.fresh(f"next/{old.name}"), old.type, old.shape
             self.builder.graph.outputs.append(output)
             self.next[old.name or ""] = output.name
 
     def on(self, builder: Builder) -> StateBuilder:
-        """A builder of the same state in another graph: what is read, added and committed there is known here."""
+        """A builder of the same training state that adds to another graph; both know what either has added."""
         other = StateBuilder(builder)
         other.kinds, other.next, other.shapes = self.kinds, self.next, self.shapes
         return other
 
     def entries(self) -> list[StateTensor]:
-        """All state with its kind, the output that holds its next value, and its shape where that is open in the
-        graph."""
+        """All tensors of the training state, as the step's layout lists them."""
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]

@@ -1,4 +1,5 @@
-"""A training step as one ONNX graph: built from a forward graph, saved, loaded."""
+"""A training step as one ONNX graph: the model, the `StepLayout` that says what its inputs and outputs are for, saving
+and loading; and the result of running it once."""
 
 from __future__ import annotations
 
@@ -32,10 +33,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Run:
-    """Parameters that are moved together, and what is as long as they are side by side, in their order.
+    """Parameters that a training step's update moves together, as one vector, by names of the graph.
 
-    ``slots``: of all of them, each; ``averages``: of a parameter each, or none. ``gradients``: what the gradients hand
-    to the update, one behind another. ``whole``: the optimizer is one of the user, which may read elements together.
+    Args:
+        parameters: side by side in the vector, in this order.
+        slots: of the optimizer, each as long as the whole vector.
+        averages: the running average of each parameter, or none at all.
+        gradients: what the gradients hand to the update: values that side by side are as long as the vector.
+        whole: the optimizer is one of the user, which may read elements together, so the vector must not be cut.
     """
 
     parameters: tuple[str, ...]
@@ -47,58 +52,59 @@ class Run:
 
 @dataclass(frozen=True)
 class StepLayout:
-    """What the inputs and outputs of a step graph are for."""
+    """What the inputs and outputs of a training step's graph are for, by name; "" or empty for what it has not got."""
 
     states: tuple[StateTensor, ...]
     inputs: tuple[str, ...]  # the batch, labels included
     labels: str = ""  # the input of the labels, where a loss was added
     classes: int = 0  # labels lie in 0 .. classes - 1, where that is known
     class_inputs: tuple[ClassInput, ...] = ()  # what the graph's own loss reads as labels, nothing but reshaped
-    loss: str = ""
-    finite: str = ""
-    norm: str = ""
+    loss: str = ""  # the output of the loss, without the loss scale
+    finite: str = ""  # the output that says whether all gradients were finite
+    norm: str = ""  # the output of the norm of all gradients, where it is clipped
     groups: tuple[tuple[str, float], ...] = ()  # pattern and learning rate of each, where there are several
-    parts: tuple[tuple[str, str], ...] = ()  # of a loss that has several, and the output of each, without its weight
+    parts: tuple[tuple[str, str], ...] = ()  # name and output of each part of a loss of several, without its weight
     whole_batch: str = ""  # why micro-batches cannot share a batch; empty where they can
     runs: tuple[Run, ...] = ()
-    moved: tuple[tuple[str, tuple[str, ...]], ...] = ()  # next running state that is handed too: of which, side by side
+    moved: tuple[tuple[str, tuple[str, ...]], ...] = ()  # value handed to the update, and the running states it follows
     options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
     def of(self, *kinds: str) -> list[StateTensor]:
-        """The tensors of the state of some kinds, in order."""
+        """The state tensors of a training step that are of these kinds, in its order."""
         return [entry for entry in self.states if entry.kind in kinds]
 
     def find(self, kind: str, stem: str) -> str:
-        """The state of a kind that is called ``stem``, or ``stem_1`` where that name was taken; empty for none."""
+        """The name of the training step's state of a kind that is called ``stem``, or ``stem_1`` where the forward
+        graph had that name; "" for none."""
         return next((e.name for e in self.of(kind) if re.fullmatch(rf"{stem}(_\d+)?", e.name)), "")
 
     @property
     def scale(self) -> str:
-        """The loss scale; empty for none."""
+        """The name of the training state that is the loss scale; "" for none."""
         return self.find(SCALE, "step/scale")
 
     @property
     def count(self) -> str:
-        """How many updates there were; empty for none."""
+        """The name of the training state that counts the updates; "" for none."""
         return self.find(COUNTER, "step/count")
 
     @property
     def rates(self) -> str:
-        """The table of learning rates, that of the first group; empty for none."""
+        """The name of the training state that is the table of learning rates (of the first group); "" for none."""
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
     def rate_tables(self) -> list[tuple[str, str]]:
-        """The names of the learning rates' table and of its last row, of each group in their order that has a
-        schedule."""
+        """The names of the training state that is the table of learning rates, and of the number of its last row, of
+        each group in their order."""
         ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
         found = [(f"step/learning_rates{end}", f"step/last_rate{end}") for end in ends]
         found = [(self.find(SCHEDULE, table), self.find(SCHEDULE, last)) for table, last in found]
         return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
-        """The layout as the text that the model's metadata holds; shapes that the graph says are left out."""
+        """The layout as the text in the training step's metadata; shapes that the graph says itself are left out."""
         data = asdict(self)
         for entry in data["states"]:
             if entry["shape"] is None:
@@ -107,7 +113,8 @@ class StepLayout:
 
     @staticmethod
     def from_json(text: str, where: str = "") -> StepLayout:
-        """Reads a layout. Raises AmpError AMP206 for what no step graph of ours says."""
+        """Reads the layout of a training step from ``text``, as `to_json` wrote it; ``where`` is the file, for the
+        error. Raises AmpError AMP206 for any other text, and for another version."""
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
@@ -126,9 +133,9 @@ class StepLayout:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """``model``: the whole step. Inputs are the batch and the state, whose first values are in the model; outputs are
-    the loss, whether all gradients were finite, and the next state. ``notes``: what its plan warns of, where it was
-    built and not loaded."""
+    """A training step: ``model`` computes it whole. Its inputs are the batch and the state, whose first values are
+    initializers of the same names; its outputs are the loss, whether all gradients were finite, and the next state.
+    ``notes``: what the plan warns of, of a step that was built and not loaded."""
 
     model: ir.Model
     layout: StepLayout
@@ -143,22 +150,22 @@ class TrainingStep:
 
     @property
     def initial_state(self) -> dict[str, Array]:
-        """The first value of every tensor of the state, by name, in its shape."""
+        """The first value of every tensor of the training state, by name, in its own shape."""
         found = self.model.graph.initializers
         rows = [(entry, found[entry.name].const_value) for entry in self.layout.states]
         return {entry.name: entry.seen(tensor.numpy()) for entry, tensor in rows if tensor is not None}
 
     def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """A state as the graph takes it: parameters that it moves together are vectors there."""
+        """A training state as the graph takes it: parameters that it moves together are vectors there."""
         return {entry.name: entry.fed(state[entry.name]) for entry in self.layout.states}
 
     def seen(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """A training state that the graph gave, each tensor in its own shape."""
+        """A training state as the graph has it, each tensor in its own shape again: the inverse of `fed`."""
         return {entry.name: entry.seen(state[entry.name]) for entry in self.layout.states}
 
     @property
     def parameters(self) -> list[str]:
-        """Names of what is trained."""
+        """The names of the parameters that the training step updates."""
         return [entry.name for entry in self.layout.of("parameter")]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -169,7 +176,7 @@ class TrainingStep:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TrainingStep:
-        """Reads a step's file. Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
+        """Reads a training step's file. Raises AmpError AMP1xx for the file, AMP206 for another kind."""
         from ...formats.onnx.graph import OnnxGraph
 
         model = OnnxGraph.load(path).model
@@ -177,7 +184,8 @@ class TrainingStep:
 
 
 def layout_of(model: ir.Model, where: str = "") -> StepLayout:
-    """What a step graph says of itself. Raises AmpError AMP206 for any other graph."""
+    """The layout of a training step, from the model's metadata, checked against its graph. Raises AmpError AMP206 for a
+    model that is no training step (``where``: its file), or whose layout does not fit."""
     text = model.metadata_props.get(KEY)
     if text is None:
         hint = "build one: ampgraph build-step FORWARD.onnx --loss cross_entropy --optimizer adam -o STEP.onnx"
@@ -190,7 +198,8 @@ def layout_of(model: ir.Model, where: str = "") -> StepLayout:
 
 
 def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
-    """What a layout says that the graph does not have; empty where they belong together."""
+    """What is wrong with a training step whose layout does not fit its graph, in words; "" where it does: each input
+    and output is there, and is for one thing."""
     states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
     for entry in layout.states:
         value = graph.initializers.get(entry.name)
@@ -218,8 +227,9 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
 
 
 @contextlib.contextmanager
-def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """For a training step that is saved: the graph without some of its initializers, for as long as the block lasts."""
+def without_initializers(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+    """Within it, a training step's graph is without the named initializers, as for a session of it; afterwards it has
+    all of them, in their order."""
     held = dict(graph.initializers)
     for name in names:
         graph.initializers.pop(name, None)
@@ -233,13 +243,12 @@ def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
 
 
 def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
-    """The step without its state and without the packed forward graph, and the folder of its data files if it has any.
-
-    Raises AmpError AMP502 for weights beyond what fits into one message; a saved step has them in a data file.
-    """
+    """A training step's model to open, without its state, its metadata and the packed forward graph; and the folder of
+    its data files, "" for none. Raises AmpError AMP502 for frozen weights beyond what one message holds; a saved step
+    has them in a data file."""
     graph = step.model.graph
     unread = [name for name in graph.initializers if name.startswith(ORIGINAL)]
-    with without(graph, [*(entry.name for entry in step.layout.states), *unread]):
+    with without_initializers(graph, [*(entry.name for entry in step.layout.states), *unread]):
         outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
         kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
         if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
@@ -256,7 +265,7 @@ Tensor = TypeVar("Tensor", covariant=True)
 
 
 class StepResult(Generic[Tensor]):
-    """Numbers of a training step. Each is copied from the device, and waited for, when it is asked for."""
+    """The numbers that a training step gives. Each is copied from the device, when it is asked for."""
 
     __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_parts", "_scale")
 
@@ -269,39 +278,41 @@ class StepResult(Generic[Tensor]):
         norm: Tensor | None = None,
         parts: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """``fetch`` copies a tensor of one element to the host; None stands for what the step has not got."""
+        """``fetch`` copies a tensor of one element to the host; the others are such tensors of the training step, None
+        for what it has not got, ``parts`` by the name of the part of the loss."""
         self._fetch: Callable[..., Array | SupportsFloat] = fetch
         self._loss, self._finite, self._scale, self._norm = loss, finite, scale, norm
         self._parts: Mapping[str, Tensor] = parts or {}
 
     def _number(self, tensor: object) -> float:
-        """A scalar, copied from the device; this waits for the step."""
+        """A number of the training step, copied from the device; this waits for the step."""
         return float(self._fetch(tensor))
 
     @property
     def loss(self) -> float:
-        """The loss, without the loss scale."""
+        """The loss of the training step, without the loss scale."""
         return self._number(self._loss)
 
     @property
     def parts(self) -> dict[str, float]:
-        """The losses that the loss is the weighted sum of, without their weights, and a gradient penalty under
-        ``penalty``; empty where it is one loss, or the batch was shared among micro-batches."""
+        """The training step's losses by name, of which `loss` is the weighted sum, without their weights, and a
+        gradient penalty under ``penalty``; empty for a single loss, and where micro-batches shared the batch."""
         return {name: self._number(part) for name, part in self._parts.items()}
 
     @property
     def finite(self) -> bool:
-        """Whether all gradients were finite; True where the step does not look. A step that skips changed nothing."""
+        """Whether all gradients of the training step were finite; True where it does not look. If they were not, a step
+        whose loss scale skips changed nothing."""
         return True if self._finite is None else bool(self._number(self._finite))
 
     @property
     def grad_norm(self) -> float | None:
-        """The L2 norm of all unscaled gradients before they were clipped; None where nothing is clipped."""
+        """The L2 norm of all unscaled gradients before they were clipped; None where the norm is not clipped."""
         return None if self._norm is None else self._number(self._norm)
 
     @property
     def scale(self) -> float:
-        """The loss scale that the next step uses, as torch's GradScaler.get_scale() gives it; 1 for none."""
+        """The loss scale of the next training step, as torch's GradScaler.get_scale() gives it; 1 for none."""
         return 1.0 if self._scale is None else self._number(self._scale)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The end of a training step: finite check, unscale, clip, optimizer, commit, the next loss scale.
+"""The second half of a training step, the update: finite check, unscale, clip, optimizer, next state, next loss scale.
 
 Everything here is float32, and float64 where a number near 1 is raised to a power. The order is that of
 torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients, update only if all is finite.
@@ -17,7 +17,7 @@ from ...core.errors import AmpError, is_number
 from ..forward.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder, Term
 from ..gradients.rules.norms import BATCH
-from .flat_update import Move, Part, gradient_of, move_part
+from .flat_update import Move, Part, move_part, update_gradient
 from .loss_scale import RULES, DynamicLossScale, LossScale, next_state
 from .optimizers import ParameterGroup, distinct
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
@@ -31,12 +31,12 @@ CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """What becomes of unscaled gradients and of new parameters.
+    """What a training step's update does beside its optimizer.
 
     Args:
         clip_norm: the largest L2 norm of all unscaled gradients together.
         clip_value: the largest absolute value of one number of an unscaled gradient.
-        ema: the decay of the running average of the parameters, which is kept beside them.
+        ema: the decay of the running average of the parameters, which is kept beside them, between 0 and 1.
 
     Raises AmpError AMP322 for numbers that make no sense, and for both ways to clip at once.
     """
@@ -64,7 +64,7 @@ class UpdateOptions:
 
 @dataclass(frozen=True)
 class Scale:
-    """The loss scale in the graph: ``seed`` in float32 is what gradients start from, ``values`` is its state."""
+    """The loss scale in the graph: its policy; ``seed``, the float32 scalar that gradients start from; its state."""
 
     policy: LossScale
     seed: Value
@@ -78,7 +78,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Updated:
-    """Names of the outputs that say how a step went, empty where there is none; what was moved with what."""
+    """What the update adds to a step's layout: the names of the outputs that say whether gradients were finite, and
+    their norm ("" for none), and the parameters that were moved together."""
 
     finite: str = ""
     norm: str = ""
@@ -86,7 +87,7 @@ class Updated:
 
 
 def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
-    """Adds the state of a loss scale to a training graph; None for no loss scale."""
+    """Adds the state of a loss scale to the gradients of a training step; None for no loss scale."""
     if policy is None:
         return None
     first = policy.start()
@@ -105,16 +106,19 @@ def add_update(
     options: UpdateOptions,
     running: Sequence[RunningMove],
 ) -> Updated:
-    """Writes the update of the parameters by their scaled gradients, which are float32, and commits all their state.
+    """Writes a training step's update of the parameters by their scaled float32 gradients, and commits all state.
 
-    ``running``: further state and its next value, which a step that is not finite leaves as it was.
+    Args:
+        parts: all parameters in runs that are moved together, with their gradients.
+        scale: the loss scale, as `add_scale` gives it.
+        running: further state and its next value; a step that is skipped leaves it as it was, as all state.
     """
     states, b = update.states, update.builder
     b.scope = ""
-    scaled = [gradient_of(update, part) for part in parts]
+    scaled = [update_gradient(update, part) for part in parts]
     seed, values = (None, {}) if scale is None else _read_scale(update, scale)
     unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
-    gradients, norm = _clipped(b, unscaled, options)
+    gradients, norm = _clip(b, unscaled, options)
     kept = [(move, [update.read(old) for old in move.olds], update.read(move.new)) for move in running]
     more = [new for move, _, new in kept if not move.unchecked]
     finite = None if scale is None else _gradients_finite(b, scaled, norm, more)
@@ -135,7 +139,8 @@ def add_update(
 
 
 def _read_scale(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
-    """The scale that gradients are divided by, in float32, and the state of the loss scale as the update reads it."""
+    """In an update's graph: the loss scale that gradients are divided by, in float32, and the loss scale's state by
+    name, empty for a static one."""
     if not scale.values:
         return update.read(scale.seed), {}
     values = {name: update.read(value) for name, value in scale.values.items()}
@@ -147,7 +152,8 @@ def _read_scale(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Val
 def _move_parameters(
     update: UpdateGraph, rows: Sequence[tuple[Part, Value]], options: UpdateOptions, holds: Value | None
 ) -> tuple[Run, ...]:
-    """Moves the parameters of every group, and counts the update."""
+    """In an update's graph: moves the parameters of every group, ``rows`` of runs with their unscaled gradients, and
+    counts the update. ``holds``: a truth value that is false where the step is skipped; None: none is."""
     states, b, runs = update.states, update.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.int64(1))
@@ -166,22 +172,25 @@ def _move_parameters(
 
 
 def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
-    """Whether no element is inf or NaN: x * 0 is 0 for every number, and a sum of zeros cannot overflow."""
+    """Adds the check whether no element of some gradients is inf or NaN: x * 0 is 0 for every finite number, and a sum
+    of zeros cannot overflow."""
     zeros = [b.op("ReduceSum", b.op("Mul", g, b.number(0)), keepdims=0) for g in gradients]
     return b.op("Equal", b.total(zeros), b.number(0))
 
 
 def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
-    """Whether scaled gradients and ``more`` are finite. Norms tell, where the gradients have one: beyond float32, from
-    1.8e19 on, it would clip every gradient to 0."""
+    """In an update's graph: whether scaled gradients and the values ``more`` are finite. With a ``norm`` of the
+    gradients that is asked instead: where it is beyond float32 (elements from 1.8e19 on), it would clip every gradient
+    to 0."""
     if norm is None:
         return all_finite(b, [*gradients, *more])
     norms = [norm, *(b.op("ReduceL1", value, keepdims=0) for value in more)]
     return b.op("Less", b.total(norms), b.number(math.inf))
 
 
-def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
-    """The gradients after clipping, and their norm before it where the norm is what limits them."""
+def _clip(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
+    """In an update's graph: the unscaled gradients after clipping, and their common norm before it; None for the norm
+    where it is not what they are clipped by."""
     if options.clip_value is not None:
         low, high = b.number(-options.clip_value), b.number(options.clip_value)
         return [b.op("Clip", gradient, low, high) for gradient in gradients], None
@@ -194,7 +203,9 @@ def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> 
 
 
 def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, count: Value) -> Value:
-    """A group's table of learning rates at the number of updates so far; its last row holds for all that follow."""
+    """In an update's graph: the learning rate of group ``number``: the row of its table at the number of updates so
+    far (``count``), or the last row beyond it. Adds the table, of one row at first, and the number of its last row to
+    the state."""
     assert group.optimizer is not None
     b, more = states.builder, f"/{number}" if number else ""
     table = states.add(f"step/learning_rates{more}", np.array([group.optimizer.lr], np.float32), SCHEDULE)
@@ -204,20 +215,16 @@ def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, cou
 
 
 def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Value]:
-    """What remains of the old average, and what of the new parameter enters: all of it at the first update.
-
-    As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
-    """
+    """In an update's graph: the factors of the old running average and of the new parameter in the next average; 0 and
+    1 at the first update. As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn."""
     first = b.op("Equal", count, b.int64(0))
     kept = b.op("Where", first, b.number(0), b.number(decay))
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
 
 
 def _add_output(b: Builder, name: str, value: Value | None, dtype: ir.DataType) -> str:
-    """Makes a scalar an output of the step: the name that it has there, empty where there is no value.
-
-    One that is an output already keeps that name, and an Identity of it gets the new one.
-    """
+    """In an update's graph: makes a scalar an output called ``name``, or like it if that is taken; returns the name, ""
+    where there is no value. Of one that is an output already an Identity becomes that output."""
     if value is None:
         return ""
     output = b.op("Identity", value) if value.is_graph_output() else value
@@ -228,18 +235,17 @@ def _add_output(b: Builder, name: str, value: Value | None, dtype: ir.DataType) 
     return output.name
 
 
-# -- state that the gradients make anew beside what is trained ---------------------------------------------------------
+# -- running states: statistics of norms, and buffers, whose next values the gradients' graph computes -----------------
 
 
 @dataclass(frozen=True)
 class RunningMove:
-    """``new`` follows on state; of several, which are vectors, side by side. ``old``: those that it was computed from
-    side by side. ``unchecked``: float32 numbers that are known to be finite if the gradients are, or no float32."""
+    """The next value of a running state, or of several vectors side by side, in the gradients' graph."""
 
-    olds: tuple[Value, ...]
-    new: Value
-    old: Value | None = None
-    unchecked: bool = False
+    olds: tuple[Value, ...]  # the states
+    new: Value  # their next values, side by side
+    old: Value | None = None  # their present values side by side, where the graph has that
+    unchecked: bool = False  # not to be checked: it is finite if the gradients are, or is not float32
 
 
 def running_moves(
@@ -249,9 +255,10 @@ def running_moves(
     skips: bool,
     told: Collection[Value] = (),
 ) -> list[RunningMove]:
-    """What the gradients make of ``averages``, and of ``others``, state and its next value; of all averages with one
-    rate side by side, as old + (batch - old) rate. ``skips``: whether a step
-    may leave it as it is. ``told``: statistics of a batch that are finite if the gradients are."""
+    """The next values of a step's running states, written behind the gradients: of ``averages``, statistics of norms,
+    side by side where all have one rate, and of ``others``, state with its next value. ``skips``: whether a step may be
+    skipped; then float32 vectors of others are put side by side too, to be chosen by one node. ``told``: statistics of
+    a batch that are known to be finite if the gradients are."""
     rows, together = list(others), []
     if _move_as_one(averages):
         old, batch = (joined(b, [getattr(one, name) for one in averages]) for name in ("old", "batch"))
@@ -271,7 +278,7 @@ def running_moves(
 
 
 def _move_as_one(averages: Sequence[Average]) -> bool:
-    """Whether statistics can be moved as one vector: several, each read by itself, with one rate."""
+    """Whether running statistics can be moved as one vector: several in float32, no state twice, all of one rate."""
     olds = {one.old for one in averages if one.old.dtype == FLOAT}
     return 1 < len(olds) == len(averages) and len({one.rate for one in averages}) == 1
 
@@ -279,19 +286,19 @@ def _move_as_one(averages: Sequence[Average]) -> bool:
 def _vector_move(
     b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
 ) -> RunningMove:
-    """What some statistics become: ``new`` is their next numbers as one float32 vector, ``old`` the present ones."""
+    """The `RunningMove` of several running states: ``new`` is their next numbers as one float32 vector, ``old`` the
+    present ones if the graph has them so; ``known``: they are finite if the gradients are."""
     return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 
 def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
-    """Means and variances of a batch that, from here on, are finite if the gradients of ``trained`` are: those of a
-    BatchNormalization whose scale is trained.
+    """Statistics of a batch that need no finite check of their own, as they are finite if the gradients of ``trained``
+    are: those of a BatchNormalization whose scale is trained. Changes the graph, so that this holds.
 
-    If its mean is not finite, then neither is its variance a, nor if the sum of squares is not, from which the next
-    value is made. Where steps are skipped, its gradient is multiplied by sqrt(a) / a, and not by 1 / sqrt(a), which is
-    the same number but NaN for infinity: so the gradient of the scale is NaN, whatever arrives. But something must: a
-    norm that the loss is not differentiated through may share its scale with one that it is.
-    """
+    Where the mean, or the sum of squares of which the next variance is made, is not finite, the variance a is not
+    either. The gradient of the scale is multiplied by 1 / sqrt(a), 0 for an infinite a; here that becomes sqrt(a) / a,
+    the same number but NaN for infinity, so that the gradient of the scale is NaN, whatever arrives. Something must
+    arrive: a norm that the loss is not differentiated through is left out (it may share its scale with another)."""
     found: set[Value] = set()
     for node in graph:
         if BATCH in node.meta and node.inputs[1] in trained:
@@ -303,7 +310,8 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
 
 
 def _shows_in_gradients(variance: Value) -> bool:
-    """Whether a non-finite variance shows in the gradients: they are multiplied by sqrt(a) / a."""
+    """Makes a variance a that is not finite show in the gradients, by sqrt(a) / a in the place of 1 / sqrt(a), and
+    returns whether there are such gradients: false for a norm that the loss is not differentiated through."""
     roots = _results_of_kind(_results_of_kind([variance], "Add"), "Sqrt")
     inverses = [made.producer() for made in _results_of_kind(roots, "Reciprocal")]
     for node in inverses:
@@ -317,5 +325,5 @@ def _shows_in_gradients(variance: Value) -> bool:
 
 
 def _results_of_kind(values: Collection[Value], kind: str) -> list[Value]:
-    """In an update's graph: the results of nodes of a kind that read some values."""
+    """In a step's graph: the results of the nodes of an operator ``kind`` that read one of these values."""
     return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]

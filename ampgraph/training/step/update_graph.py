@@ -1,8 +1,8 @@
-"""The update as a graph of its own: it reads state and what the gradients hand over, and writes the next state.
+"""A step's update as a graph of its own: it reads state and what the gradients hand over, and writes the next state.
 
-What a step that does not hold leaves as it was is chosen by one node: Where(holds, new, old) for each of some vectors
-is one Where of all of them side by side. Old ones are put together by one Concat, of which the arithmetic takes its
-part, and one Split makes all next values. What is paid is bytes.
+A step that is skipped ("does not hold") leaves its state as it was: Where(holds, new, old). For several vectors that is
+one Where of all of them side by side: one Concat puts the old ones together, of which the arithmetic takes its parts,
+and one Split makes all next values. The cost is bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..gradients.builder import FLOAT, Builder
 from .state_tensors import StateBuilder
-from .vectors import LAUNCH, apart, size
+from .vectors import LAUNCH, size, split_as
 
 Value = ir.Value
 SCOPE = "kept"
@@ -22,8 +22,8 @@ SCOPE = "kept"
 
 @dataclass(frozen=True)
 class NextState:
-    """``olds``: state whose next numbers are ``new``, side by side as the old ones are in ``old``. ``alone``: it is no
-    part of another choice."""
+    """In an update's graph: the states ``olds`` and their next numbers ``new``, side by side, as ``old`` has the
+    present ones. ``alone``: it must not be chosen together with others."""
 
     olds: tuple[Value, ...]
     old: Value
@@ -32,35 +32,37 @@ class NextState:
 
     @property
     def numbers(self) -> int:
-        """How many numbers all states have that are chosen by this one choice."""
+        """In an update's graph: how many numbers these states have together."""
         return sum(map(size, self.olds))
 
     @property
     def gathered(self) -> bool:
-        """Whether several states are chosen side by side."""
+        """In an update's graph: whether these are several states side by side."""
         return len(self.olds) > 1
 
     @property
     def of_vectors(self) -> bool:
-        """Whether all its states are float32 vectors, so that it may be chosen together with others."""
+        """In an update's graph: whether these states may be chosen together with others: all are float32 vectors."""
         return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 
 class UpdateGraph:
-    """``states``: adds to the graph and commits its state. Until `join` no node of it is one of the gradients'."""
+    """A step's update while it is built, apart from the gradients until `join`: `read` what comes from their graph, add
+    nodes by `builder`, `choose` or commit next values by `states`; then `commit_choices`, then `join`."""
 
     def __init__(self, gradients: ir.Graph, states: StateBuilder) -> None:
-        """``gradients``: the graph whose opsets it has, ``states`` its state so far."""
+        """``gradients``: their graph, whose opsets the update has; ``states``: the step's state so far, which it goes
+        on with."""
         self.graph = ir.Graph([], [], nodes=[], opset_imports=dict(gradients.opset_imports), name="update")
         self.builder = Builder(self.graph, "step")
         self.builder.fresh = states.builder.fresh
         self.states = states.on(self.builder)
-        self._inputs: dict[Value, Value] = {}
-        self._alike: list[tuple[Value, Value]] = []
+        self._inputs: dict[Value, Value] = {}  # value of the gradients' graph -> the update's input for it
+        self._alike: list[tuple[Value, Value]] = []  # the gradients' value and the update's of the same numbers
         self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
-        """The update's input for a value, or state, of the gradients' graph; made once."""
+        """The update's input for a value or state of the gradients' graph, made once."""
         if value not in self._inputs:
             given = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
             self.graph.inputs.append(given)
@@ -68,31 +70,35 @@ class UpdateGraph:
         return self._inputs[value]
 
     def same(self, outer: Value | None, inner: Value) -> None:
-        """Says that the gradients compute ``inner`` too, as ``outer``: one of the two is enough behind `join`."""
+        """Notes that the gradients' value ``outer`` has the numbers of the update's ``inner``, so that `join` keeps one
+        of the two; nothing for None."""
         if outer is not None:
             self._alike.append((outer, inner))
 
     def choose(self, olds: Sequence[Value], old: Value, new: Value, alone: bool = False) -> None:
-        """Notes that state ``olds`` becomes ``new``, unless the step does not hold (gradients overflowed)."""
+        """Notes that an update makes the numbers ``new`` of the states ``olds``, unless the step is skipped; arguments
+        as in `NextState`. Nothing is added to the graph before `commit_choices`."""
         self._choices.append(NextState(tuple(olds), old, new, alone))
 
     def commit_choices(self, holds: Value | None) -> None:
-        """Commits new numbers, or the old ones where ``holds`` is false: together, where the launches that this saves
-        are worth more than the bytes that it moves. The numbers are the same to the bit."""
+        """Commits what an update has chosen so far: the new numbers, or the old ones where the truth value ``holds`` is
+        false (None: always new). That is one node for all where the launches saved are worth more than the bytes that
+        it moves; the numbers are the same to the bit."""
         found = sorted((one for one in self._choices if one.of_vectors), key=lambda one: not one.gathered)
         if holds is None or len(found) < 2 or not _pays(found):
             found = []
         for one in self._choices:
             if one.gathered and one not in found:
                 chosen = one.new if holds is None else self.builder.op("Where", holds, one.new, one.old)
-                self.states.commit(dict(zip(one.olds, apart(self.builder, chosen, one.olds), strict=True)))
+                self.states.commit(dict(zip(one.olds, split_as(self.builder, chosen, one.olds), strict=True)))
             elif one not in found:
                 self.states.commit({one.old: one.new}, when=holds)
         if holds is not None and found:
             self._commit_together(found, holds)
 
     def _commit_together(self, found: Sequence[NextState], holds: Value) -> None:
-        """Chooses between new and old by one Where for all of these states, and commits the pieces."""
+        """In an update's graph: chooses between new and old by one Where for all of these states, and commits its
+        pieces; readers of what was side by side read parts of the common Concat."""
         b = self.builder
         b.scope = SCOPE
         states = [state for one in found for state in one.olds]
@@ -107,7 +113,7 @@ class UpdateGraph:
         self.states.commit(dict(zip(states, _split_vector(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
-        """Has readers of ``old`` read ``new``, and removes what made ``old``."""
+        """In an update's graph: makes readers of ``old`` read ``new``, and removes the node that made ``old``."""
         maker = old.producer()
         old.replace_all_uses_with(new)
         if maker is not None:
@@ -116,7 +122,7 @@ class UpdateGraph:
 
     def join(self, graph: ir.Graph) -> None:
         """Moves the whole update behind the gradients in their ``graph``; it is empty then. Of a value that both
-        compute (`_alike`) the update's is kept: readers of it stand before it until the graph is sorted."""
+        compute (`same`) the update's is kept: its readers may stand before it until the caller sorts the graph."""
         for outer, given in self._inputs.items():
             self.graph.inputs.remove(given)
             given.replace_all_uses_with(outer)
@@ -137,7 +143,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """In an update's graph: whether one choice for all is worth the bytes that Concat and Split move."""
+    """In an update's graph: whether the launches that one choice for all saves are worth its Concat and Split."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)
@@ -146,5 +152,5 @@ def _pays(found: Sequence[NextState]) -> bool:
 
 
 def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """The pieces of a vector by a Split, for one piece too: the names of all nodes are alike."""
+    """In an update's graph: the pieces of a vector by a Split, also for one piece, for the names."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

@@ -1,7 +1,5 @@
-"""Tensors as one vector, and a vector as tensors: a node for all of them in each direction, and not one for each.
-
-Those of one low type are put together first, and their type is changed once.
-"""
+"""Parameters and gradients as one vector, and a vector as tensors, by a node for all of them in each direction where
+that is cheaper than one for each. Those of one low type are put together first, and cast once."""
 
 from __future__ import annotations
 
@@ -17,24 +15,25 @@ from ..gradients.builder import FLOAT, LOW, Builder
 from .state_tensors import StateBuilder
 
 Value = ir.Value
-LAUNCH = 1 << 20  # bytes: what a kernel start is worth, as for the planner
-VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
+LAUNCH = 1 << 20  # bytes that are moved in the time of a kernel's start, as the planner has it
+VIEW = LAUNCH // 4  # a node without a kernel takes the host's time all the same
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
-    """Parameters or gradients as one float32 vector; a single one as it is."""
+    """Parameters or gradients side by side as one float32 vector; a single one in float32 in its own shape."""
     return b.joined(pieces_of(b, values))
 
 
 def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
-    """The float32 vectors that side by side hold all numbers, low ones raised together; a single value as it is."""
+    """Float32 vectors that side by side hold all numbers of parameters or gradients, neighbours of one low type cast
+    together; a single value in float32 in its own shape."""
     if len(values) == 1:
         return [raised(b, values[0])]
     groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_vector_type)]
     pieces = []
     for dtype, alike in groups:
         width = _row_width(alike) if dtype != FLOAT or len(groups) == 1 else 0
-        parts = [_as_rows(b, value, width) if width else _as_vector(b, value) for value in alike]
+        parts = [_as_rows(b, value, width) if width else _flat(b, value) for value in alike]
         if not width and dtype == FLOAT:
             pieces += parts
             continue
@@ -44,8 +43,9 @@ def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
     return pieces
 
 
-def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
-    """The vectors that `joined` would make ``vector`` of: as long as ``values``, and of their types."""
+def split_as(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
+    """Splits a vector, as `joined` makes it of parameters ``values``, into vectors as long as these and of their
+    types: the inverse of `joined` but for the shapes."""
     alike = [(dtype, list(map(size, group))) for dtype, group in groupby(values, key=_vector_type)]
     found = []
     for piece, (dtype, sizes) in zip(split(b, vector, [sum(sizes) for _, sizes in alike]), alike, strict=True):
@@ -54,8 +54,9 @@ def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
 
 
 def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value | None:
-    """Parameters become vectors, which are read in their shapes; those that are read low are cast by one node, with the
-    few that are not. Gives all of them side by side, where that is needed for it."""
+    """Makes parameters vectors of the graph, which is given their shapes by Reshapes; those that it casts to a low type
+    are cast by one node (with the others, where these are few). Returns all of them side by side as one vector where
+    that Cast reads them so, else None."""
     b = states.builder
     b.scope = ""
     shapes = {parameter: dims(parameter) for parameter in parameters}
@@ -86,8 +87,8 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
 
 
 def by_width(parameters: Sequence[Value]) -> list[bool]:
-    """For each of some parameters that are read low, whether it is a matrix of the commonest width and is best held
-    with the others as rows of one matrix."""
+    """For each of some parameters, whether it is a matrix of the commonest width and is best held with the others of
+    that width as rows of one matrix."""
     widths = Counter(dims(one)[1] for one in parameters if len(dims(one)) == 2)
     width = max(widths, key=widths.__getitem__, default=0)
     found = [len(dims(one)) == 2 and dims(one)[1] == width for one in parameters]
@@ -96,23 +97,24 @@ def by_width(parameters: Sequence[Value]) -> list[bool]:
 
 
 def _vector_to_tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
-    """A vector taken apart into tensors of these shapes: by views, or matrices of one width as rows."""
+    """Splits a vector of parameters into tensors of these ``shapes`` (whose keys name them, in their order): matrices
+    of one width as rows of one matrix where that pays, others by a Reshape each."""
     names, sizes = list(shapes), [math.prod(shape) for shape in shapes.values()]
     start, end = _equal_width_run(list(shapes.values()))
     if start == end:
         pieces = split(b, vector, sizes)
-        return {name: _shaped(b, piece, shapes[name]) for name, piece in zip(names, pieces, strict=True)}
+        return {name: _in_shape(b, piece, shapes[name]) for name, piece in zip(names, pieces, strict=True)}
     pieces = split(b, vector, [*sizes[:start], sum(sizes[start:end]), *sizes[end:]])
     alike = names[start:end]
     rows = b.op("Reshape", pieces.pop(start), b.ints(-1, shapes[alike[0]][1]))
     matrices = b.ops("Split", len(alike), rows, b.ints(*(shapes[name][0] for name in alike)), axis=0)
     rest = zip([*names[:start], *names[end:]], pieces, strict=True)
-    return {name: _shaped(b, piece, shapes[name]) for name, piece in rest} | dict(zip(alike, matrices, strict=True))
+    return {name: _in_shape(b, piece, shapes[name]) for name, piece in rest} | dict(zip(alike, matrices, strict=True))
 
 
 def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """Parameters side by side: from which to before which are matrices of one width, so many that a node for all of
-    them pays."""
+    """Parameters side by side: the first range (start, end) of neighbours that are matrices of one width, and so many
+    that reading them as rows of one matrix pays; (0, 0) for none."""
     place = 0
     for width, alike in groupby(shapes, key=lambda shape: shape[1] if len(shape) == 2 else None):
         found = list(alike)
@@ -127,12 +129,12 @@ def _rows_pay(matrices: int, numbers: int) -> bool:
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
-def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
+def _in_shape(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
     """A piece of a vector of parameters in the shape of its parameter."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
-def _as_vector(b: Builder, value: Value) -> Value:
+def _flat(b: Builder, value: Value) -> Value:
     """A parameter or gradient as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
@@ -140,8 +142,8 @@ def _as_vector(b: Builder, value: Value) -> Value:
 
 
 def _row_width(values: Sequence[Value]) -> int:
-    """The width at which tensors lie side by side as rows by fewer nodes than as vectors; 0 for none. A matrix of that
-    width needs no view, and what a view has made is seen in another shape."""
+    """The width at which gradients are put side by side as rows by fewer nodes than as vectors; 0 for none. A matrix of
+    that width needs no Reshape, and one that a Reshape made is taken from before it."""
     views = sum(len(dims(value)) != 1 for value in values)
     best = 0
     for width in sorted({dims(value)[1] for value in values if len(dims(value)) == 2}):
@@ -152,7 +154,8 @@ def _row_width(values: Sequence[Value]) -> int:
 
 
 def _as_rows(b: Builder, value: Value, width: int) -> Value:
-    """Parameters side by side: a tensor as rows, not through the view that made it."""
+    """Gradients side by side: one as rows [n, width]; where a view that nothing else reads made it, the view is
+    removed and what it read is taken."""
     if dims(value)[1:] == (width,):
         return value
     view, maker = _private_view(value), value.producer()
@@ -165,8 +168,9 @@ def _as_rows(b: Builder, value: Value, width: int) -> Value:
 
 
 def _private_view(value: Value) -> ir.Node | None:
-    """The node that made a value by giving a tensor another shape, where nobody else reads the result. Each gradient
-    has an Identity of its own in the update. A tensor of no known shape is none to hand over where a step is cut."""
+    """The node that made a gradient, through the Identity that each output is, by only giving a tensor another shape;
+    None if there is no such node, something else reads on the way, or the tensor's shape is not known (then it could
+    not be handed over where a step is cut)."""
     maker = value.producer()
     own = maker is not None and maker.op_type == "Identity" and len(value.uses()) <= 1
     source = maker.inputs[0] if maker is not None and own else None
@@ -177,7 +181,8 @@ def _private_view(value: Value) -> ir.Node | None:
 
 
 def low_source(gradient: Value) -> Value:
-    """What a float32 gradient, which nobody reads, is cast from, if nobody else reads that: its Cast goes."""
+    """The low value that a gradient without readers is cast from, whose Cast is removed; the gradient itself where it
+    is no such Cast's result, or something else reads the low value."""
     cast = gradient.producer()
     low = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not gradient.uses() else None
     if cast is None or cast.graph is None or low is None or low.dtype not in LOW or len(low.uses()) != 1:
@@ -192,12 +197,12 @@ def raised(b: Builder, value: Value) -> Value:
 
 
 def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """The pieces of a vector, of these sizes, one behind the other."""
+    """Splits a vector of parameters or gradients into pieces of these sizes; one piece is itself."""
     return [vector] if len(sizes) == 1 else b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
 
 
 def dims(value: Value) -> tuple[int, ...]:
-    """The sizes of a parameter or gradient, which are known."""
+    """The sizes of a parameter or gradient, which must all be known; () for a value without a shape."""
     return tuple(value.shape.numpy()) if value.shape is not None else ()
 
 
@@ -212,7 +217,7 @@ def _total_size(values: Iterable[Value]) -> int:
 
 
 def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
-    """Of parameters as vectors: the Casts of one to a type, without those in bodies and those that make an output."""
+    """Parameters as vectors: the Casts of one to a type, without those in bodies and those that are outputs."""
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]

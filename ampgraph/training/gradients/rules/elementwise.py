@@ -1,7 +1,7 @@
-"""Arithmetic, activations, functions of one operand, selections: element by element, operands broadcast.
+"""Gradients of elementwise operators: arithmetic, activations, functions of one operand, selections.
 
-Where a branch is not taken its gradient is selected away, never multiplied by 0: inf * 0 is NaN. What overflows float16
-for ordinary arguments is computed in float32.
+The gradient of a branch that is not taken is selected away by Where, never multiplied by 0: inf * 0 is NaN. What
+overflows float16 for ordinary arguments is computed in float32. In formulas ``g`` is the gradient of the result ``y``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _one_minus_square(x: Term) -> Term:
 
 
 def _mish(g: Term, y: Term, x: Term) -> Term:
-    """x tanh(softplus(x)): t + x (1 - t^2) sigmoid(x) with t the tanh."""
+    """The gradient of Mish, y = x t with t = tanh(softplus(x)): t + x (1 - t^2) sigmoid(x), times g."""
     t = x.op("Softplus").op("Tanh")
     return g * (t + x * ((1 - t * t) * x.op("Sigmoid")))
 
 
 def _softsign(g: Term, y: Term, x: Term) -> Term:
-    """x / (1 + |x|): 1 / (1 + |x|)^2, divided twice, since the square would overflow float16."""
+    """The gradient of Softsign, y = x / (1 + |x|): g / (1 + |x|)^2, in two divisions, as squares overflow."""
     below = x.op("Abs") + 1
     return g / below / below
 
@@ -85,7 +85,7 @@ formula_gradient("HardSwish", lambda g, y, x: (x >= 3).where(g, (x > -3).where(g
 
 @gradient("Cast")
 def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
-    """The gradient cast back to the type of the input; none for whole numbers."""
+    """The gradient of Cast: g cast back to the input's type; None for an input of whole numbers."""
     x = operand(node)
     if x.dtype is None:
         raise ValueError(f"the type of '{x.name}' is not known")
@@ -93,12 +93,11 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
 
 
 def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
-    """The gradient of a Max or Min: to what is equal to the result; several equal ones share it, as in torch for
-    two."""
+    """The gradients of Max and Min: g for the operand that is equal to the result; equal ones share it."""
     if len(inputs) == 1:
         return [g]
     hits = [x.op("Equal", y) for x in inputs]
-    share = g / g.made("Sum", *(hit.where(1, 0) for hit in hits))
+    share = g / g.apply("Sum", *(hit.where(1, 0) for hit in hits))
     return [hit.where(share, 0) for hit in hits]
 
 
@@ -120,10 +119,10 @@ formula_gradient(
 
 @gradient("Pow", broadcasts=True)
 def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term | None]:
-    """Gradients of Pow: g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
+    """Gradients of Pow, x^y: g y x^(y-1) for x, 0 where y is 0; and g x^y ln x for y, 0 where x is not positive."""
     x, g, result = b.terms(operand(node), given, node.outputs[0])
     y = node.inputs[1]
-    exponent = b.given(y)
+    exponent = b.known_numbers(y)
     with b.float32("powers leave the range of float16"):
         if exponent is not None and exponent.size == 1:
             number = float(exponent.reshape(()))
@@ -140,7 +139,7 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
 
 @gradient("Relu")
 def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
-    """The gradient where x > 0, else 0; as it is where a max pool behind has made it 0 there already."""
+    """The gradient of Relu: g where x > 0, else 0; g itself where a MaxPool has made it 0 there already."""
     [x] = b.terms(operand(node))
     return g if g in b.rectified else (x > 0).where(g, 0)
 
@@ -148,10 +147,7 @@ def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
 @gradient("Gelu", "com.microsoft::Gelu")
 def gelu(b: Builder, node: ir.Node, given: Value) -> Term:
     """The gradient of Gelu: P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch
-    differentiates it.
-
-    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth.
-    """
+    differentiates it. P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth."""
     x, g = b.terms(operand(node), given)
     if attribute(node, "approximate", "none") == "tanh":
         with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):
@@ -162,7 +158,8 @@ def gelu(b: Builder, node: ir.Node, given: Value) -> Term:
 
 
 def _gelu_tanh(x: Term, g: Term) -> Term:
-    """t = tanh(c (x + k x^3)): (1 + t) / 2 + x (1 - t^2) c (1 + 3 k x^2) / 2, c = sqrt(2 / pi), k = 0.044715."""
+    """The gradient of Gelu's approximation, y = x (1 + t) / 2 with t = tanh(c (x + k x^3)), c = sqrt(2 / pi), k =
+    0.044715: g times (1 + t) / 2 + x (1 - t^2) c (1 + 3 k x^2) / 2."""
     c, k = math.sqrt(2 / math.pi), 0.044715
     x = x.op("Clip", -100, 100)  # far out t is 1 or -1
     square = x * x
@@ -173,32 +170,33 @@ def _gelu_tanh(x: Term, g: Term) -> Term:
 
 @gradient("Clip")
 def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
-    """Gradients of Clip, as torch's: the bounds themselves let it through; what was cut off goes to its bound."""
+    """Gradients of Clip, as torch's: g for elements that are not cut off, those equal to a bound too; a bound that is
+    not constant gets the sum of g over what it cut off."""
     low, high = (*node.inputs[1:], None, None)[:2]
     x, found = b.terms(operand(node), given)
     lowest, highest = (None if bound is None else Term(b, bound, x.value) for bound in (low, high))
     dlow, dhigh = None, None
     if lowest is not None:
         found = (x >= lowest).where(found, 0)
-        if b.given(low) is None:
+        if b.known_numbers(low) is None:
             cut = (x < lowest).where(given, 0)
             dlow = _sum_of_all(b, cut if highest is None else (lowest <= highest).where(cut, 0))
     if highest is not None:
         found = (x <= highest).where(found, 0)
-        if b.given(high) is None:
+        if b.known_numbers(high) is None:
             dhigh = _sum_of_all(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
     return [found, dlow, dhigh][: len(node.inputs)]
 
 
 def _sum_of_all(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements of a gradient, as a scalar."""
+    """The sum of all elements of a gradient, as a scalar, in float32."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 
 
 @gradient("OneHot", constant=(0, 1))
 def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
-    """The off and on values get the sums of the gradients where they stand."""
+    """Gradients of OneHot: of its values (off, on), the sums of g over the elements that each of them fills."""
     indices, depth, values = (operand(node, n) for n in range(3))
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
     marks = b.op("OneHot", indices, depth, b.constant(pair), axis=attribute(node, "axis", -1))
@@ -209,6 +207,6 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """Gradients of start, limit and delta, by y = start + n delta."""
-    count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
+    """Gradients of Range, y = start + n delta: sum(g) for start, None for the limit, and sum(n g) for delta."""
+    count = b.op("Cast", b.arange(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _sum_of_all(b, g), None, _sum_of_all(b, b.op("Mul", g, count))

@@ -1,4 +1,4 @@
-"""Products of matrices: MatMul, Gemm, Einsum.
+"""Gradients of matrix products: MatMul, Gemm, Einsum.
 
 A product with a two-dimensional weight has one Gemm for each operand, over all rows of the batch together, and no
 transposed copy: Gemm's own flags transpose.
@@ -23,7 +23,7 @@ def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
     left, right = operand(node), operand(node, 1)
     ranks = b.rank(left), b.rank(right)
     if ranks[0] >= 2 and ranks[1] == 2:
-        return _with_weight(b, left, right, g)
+        return _weight_product_gradients(b, left, right, g)
     a = left if ranks[0] > 1 else b.op("Unsqueeze", left, b.ints(0))
     c = right if ranks[1] > 1 else b.op("Unsqueeze", right, b.ints(1))
     # the row of a one-dimensional left operand comes second to last, the column of a right one last
@@ -36,7 +36,7 @@ def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
     return _operand_gradient(b, first, left, right, node), _operand_gradient(b, second, right, left, node)
 
 
-def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
+def _weight_product_gradients(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
     """Gradients of MatMul's data and of its two-dimensional weight, one Gemm each over all rows."""
     if b.rank(x) == 2:
         return b.op("Gemm", g, weight, transB=1), b.op("Gemm", x, g, transA=1)
@@ -46,13 +46,13 @@ def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, 
 
 
 def _transposed(b: Builder, value: Value, rank: int) -> Value:
-    """A matrix, or a batch of them, transposed: the last two axes swapped."""
+    """Gradient of MatMul: a matrix, or a batch of them, of ``rank`` axes, with the last two swapped."""
     return b.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def _operand_gradient(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
-    """A gradient summed over batch dimensions that were broadcast; of a vector without the dimension that MatMul
-    adds."""
+    """Gradient of MatMul: that of its operand ``value``, from ``found``, which has the batch dimensions of the result:
+    summed over those that were broadcast, as a vector if it is one. ``other``: the node's other operand."""
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):
@@ -87,13 +87,11 @@ def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 
 @gradient("Einsum")
 def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
-
-    An index that only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others;
-    where it is 1 in the operand, and in an ellipsis, which is written out, the gradient is summed over it.
-    """
+    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ac,ab->bc`` of g and A. Along an index
+    that only this operand has, and that so was summed, the gradient is repeated, and along one whose size is 1 in all
+    others; along one whose size is 1 in this operand alone, it is summed."""
     inputs = [value for value in node.inputs if value is not None]
-    terms, result = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
+    terms, result = _einsum_indices(attribute(node, "equation"), [b.rank(value) for value in inputs])
     sizes = _index_sizes(inputs, terms)
     found = []
     for position, (value, term) in enumerate(zip(inputs, terms, strict=True)):
@@ -114,8 +112,7 @@ def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 
 def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None]:
-    """Gradient of Einsum: the size of each index; None if the operands may differ in it: one may have 1, which is
-    repeated."""
+    """Gradient of Einsum: the size of each index; None where operands may differ in it, as a size of 1 is broadcast."""
     sizes: dict[str, Size | None] = {}
     for value, term in zip(inputs, terms, strict=True):
         for index, dim in zip(term, value.shape or (), strict=True):
@@ -125,8 +122,9 @@ def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None
     return sizes
 
 
-def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Gradient of Einsum: the indices of the operands and of the result; letters stand for the ellipsis."""
+def _einsum_indices(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+    """Gradient of Einsum: the indices of each operand and of the result, by the equation and the operands' ranks, with
+    letters in the place of an ellipsis. Raises Unsupported for a diagonal, and for an ellipsis that is summed."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]

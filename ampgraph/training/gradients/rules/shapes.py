@@ -1,7 +1,5 @@
-"""Operators that move values: reshaping, transposing, repeating, joining, splitting, cutting, padding.
-
-What a shape or a border needs is a constant where it is known and computed in the graph where it is not.
-"""
+"""Gradients of operators that move values: reshaping, transposing, repeating, joining, splitting, cutting, padding.
+Sizes that they need are constants where they are known, and computed in the graph where they are not."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Squeeze", "Unsqueeze")
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Squeeze and Unsqueeze: by the axes if they are known, else in the shape of the input."""
+    """The gradient of Squeeze and Unsqueeze: the other of the two if the axes are known, else a Reshape."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
-    given = b.given(axes)
+    given = b.known_numbers(axes)
     if given is None or given.size == 0:
         return b.reshaped(g, operand(node))
     return b.op("Unsqueeze" if node.op_type == "Squeeze" else "Squeeze", g, axes)
@@ -33,8 +31,7 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Transpose, by the inverse permutation; without ``perm`` the axes are reversed, which is its own
-    inverse."""
+    """The gradient of Transpose, by the inverse permutation; without ``perm``, which reverses, the same."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
@@ -44,9 +41,9 @@ formula_gradient("Expand", lambda g, *_: g, broadcasts=True)  # the driver sums 
 
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Tile, summed over the copies: an axis of n values repeated r times is r rows of n."""
+    """The gradient of Tile: g summed over the copies; an axis of n values repeated r times is seen as [r, n]."""
     x, repeats = operand(node), operand(node, 1)
-    rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
+    rank, counts, sizes = b.rank(x), b.known_numbers(repeats), b.known_numbers(b.shape(x))
     if counts is not None and sizes is not None:
         split = b.ints(*np.stack([counts, sizes], 1).reshape(-1).tolist())
     else:
@@ -77,13 +74,13 @@ def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
 
 @gradient("Slice")
 def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Slice: zeros around what was cut out; with steps, every value is put back where it was."""
+    """The gradient of Slice: g between zeros for what was cut away; with steps, g scattered to where it was read."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
-    strides = None if steps is None else b.given(steps)
+    strides = None if steps is None else b.known_numbers(steps)
     if steps is not None and (strides is None or (strides != 1).any()):
-        return _put_back(b, node, g)
-    first, chosen = b.given(starts), b.given(axes)
+        return _scatter_to_positions(b, node, g)
+    first, chosen = b.known_numbers(starts), b.known_numbers(axes)
     if axes is None and first is not None:
         chosen = np.arange(first.size)
     if first is not None and chosen is not None:
@@ -96,13 +93,14 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of a Slice whose starts only a run shows: between zeros for what was cut away."""
+    """The gradient of a Slice without steps whose starts or sizes only a run shows: g between zeros for what was cut
+    away, whose amounts are computed in the graph."""
     x, y = operand(node), node.outputs[0]
     starts, axes = operand(node, 1), (*node.inputs[3:], None)[0]
     begin = starts if starts.dtype == INT64 else b.op("Cast", starts, to=int(INT64))
-    axes = b.counted(b.op("Size", starts)) if axes is None else axes
+    axes = b.arange(b.op("Size", starts)) if axes is None else axes
     whole, part = (b.op("Gather", b.shape(value), axes) for value in (x, y))
-    given = b.given(starts)
+    given = b.known_numbers(starts)
     if given is None or (given < 0).any():
         begin = b.op("Where", b.op("Less", begin, b.ints(0)), b.op("Add", begin, whole), begin)
         begin = b.op("Max", begin, b.ints(0))
@@ -111,44 +109,42 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
     return b.padded(g, b.rank(x), begin, end, axes)
 
 
-def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of a Slice with steps: positions, sliced in the same way, say where each element goes."""
+def _scatter_to_positions(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of a Slice with steps: g scattered to the positions of its elements, which are the numbers 0, 1, ...
+    of all elements sliced in the same way."""
     x = operand(node)
     size = b.op("Size", x)
-    positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
-    taken = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
-    empty = b.op("Expand", b.number(0, x), b.op("Reshape", size, b.ints(1)))
-    return b.reshaped(b.op("ScatterElements", empty, taken, b.op("Reshape", g, b.ints(-1)), axis=0), x)
+    positions = b.op("Reshape", b.arange(size), b.shape(x), allowzero=1)
+    read = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
+    zeros = b.op("Expand", b.number(0, x), b.op("Reshape", size, b.ints(1)))
+    return b.reshaped(b.op("ScatterElements", zeros, read, b.op("Reshape", g, b.ints(-1)), axis=0), x)
 
 
 @gradient("Pad")
 def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """The gradients of Pad: what was added is cut off, what was cut off is 0; reflected and repeated borders are added
-    where they come from.
-
-    The value that fills the borders gets what the operand does not.
-    """
+    """The gradients of Pad: of the data g without the borders (0 for what a negative amount cut off), to which borders
+    that reflect or repeat are added; of a constant's value, unless it is stored, the sum of g over the borders."""
     pads, filler, axes = (*node.inputs[1:], None, None)[:3]
     mode = attribute(node, "mode", "constant")
     if mode != "constant":
-        return [_borders_folded_in(b, node, g, mode)]
+        return [_fold_borders(b, node, g, mode)]
     if axes is None:
         found = b.op("Pad", g, b.op("Neg", pads))
     else:
         begin, end = b.ops("Split", 2, b.op("Neg", pads), num_outputs=2)
         found = b.padded(g, b.rank(operand(node)), begin, end, axes)
-    if filler is None or b.given(filler) is not None:
+    if filler is None or b.known_numbers(filler) is not None:
         return [found]
     with b.float32("a sum over the borders"):
         rest = b.op("Sub", b.op("ReduceSum", g, keepdims=0), b.op("ReduceSum", found, keepdims=0))
     return [found, None, b.reshaped(rest, filler)]
 
 
-def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
-    """The gradient of a Pad that reflects or repeats, axis by axis: the middle, plus each border at the place that it
-    repeats."""
+def _fold_borders(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
+    """The gradient of a Pad that reflects or repeats, axis by axis: the middle of g, plus the gradient of each border
+    at the places that it repeats. Raises Unsupported for another mode, and for pads that are computed or negative."""
     x = operand(node)
-    pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
+    pads, axes = b.known_numbers(node.inputs[1]), b.known_numbers(node.inputs[3] if len(node.inputs) > 3 else None)
     if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
         raise Unsupported(f"Pad in mode {mode} has a gradient for constant pads of 0 or more")
     rank = b.rank(x)
@@ -157,7 +153,8 @@ def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
         if before or after:
             total = _slice_axis(b, g, axis, before, -after if after else _END)
             for count, front in ((before, True), (after, False)):
-                total = b.op("Add", total, _border_gradient(b, x, g, mode, axis, count, front)) if count else total
+                if count:
+                    total = b.op("Add", total, _border_gradient(b, x, g, mode, axis, count, front))
             g = total
     return g
 
@@ -166,7 +163,8 @@ _END = np.iinfo(np.int64).max
 
 
 def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
-    """The gradient of ``count`` padded values at one end, back at the places that they repeat, among zeros."""
+    """The gradient of a Pad's border of ``count`` values at the ``front`` or the end of an axis of ``x``, moved to the
+    places that it repeats, among zeros. ``g`` is the gradient of the whole result."""
     offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
         part = _slice_axis(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
@@ -184,7 +182,7 @@ def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count
 
 
 def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
-    """Adds a Slice along one axis, with numbers that are known."""
+    """Gradient of Pad: adds a Slice of a value along one axis, by known numbers."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
@@ -195,8 +193,7 @@ gradient("SpaceToDepth")(lambda b, node, g: b.op("DepthToSpace", g, blocksize=at
 
 @gradient("DepthToSpace")
 def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of DepthToSpace: SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another
-    order."""
+    """The gradient of DepthToSpace: SpaceToDepth of g, its channels in another order for mode CRD (torch's)."""
     x, y, size = operand(node), node.outputs[0], int(attribute(node, "blocksize"))
     found = b.op("SpaceToDepth", g, blocksize=size)
     if attribute(node, "mode", "DCR") == "DCR":
