@@ -34,8 +34,7 @@ class GroupedCommand(TyperCommand):
     """A command whose help has titles if it has `MANY` options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes a command's options for its help, in titled groups if they are many; one alone in its group is in
-        front."""
+        """Writes a command's options for its help, in titled groups if they are many; a lone one stands in front."""
         shown = [(param, param.get_help_record(ctx)) for param in self.get_params(ctx)]
         options = [(param, record) for param, record in shown if record and param.param_type_name == "option"]
         if len(options) < MANY:

@@ -222,7 +222,7 @@ def _convert_one(
 
 
 def refuse_loss_scale(model: str, scale: str) -> NoReturn:
-    """For `convert --loss-scale`: raises AmpError AMP205 with what to do instead, or AMP1xx for an unreadable MindIR
+    """For `convert --loss-scale`: raises AmpError AMP205 with what to do instead, AMP1xx for an unreadable MindIR
     file."""
     from ..core.graph import is_mindir
     from ..formats.mindir import io as mindir_io

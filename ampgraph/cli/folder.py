@@ -187,8 +187,7 @@ def _source_and_target(model: str, output: str | None, options: Mapping[str, Any
 
 
 def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
-    """Command `convert FOLDER`: (files, links to folders) by their paths in it, without hidden folders and
-    manifests."""
+    """Command `convert FOLDER`: (files, links to folders) in it by path, without hidden folders and manifests."""
     files: list[str] = []
     linked: list[str] = []
     for folder, inside, found in os.walk(source):
@@ -217,8 +216,7 @@ class _FolderJob:
     memory: MemoryBudget
 
     def convert(self, name: str) -> ConvertedFile:
-        """Converts a model of the folder once there is memory, unless the manifest has it with the same options and
-        files."""
+        """Converts a model of the folder once there is memory, unless the manifest says that nothing changed since."""
         path, place = self.source / name, self.target / self.names[name]
         files = [path, *_data_files(path)]
         inputs = _digests(files, self.source)
@@ -235,8 +233,7 @@ class _FolderJob:
         return ConvertedFile(name, found, inputs, written=written)
 
     def _run(self, path: Path, place: Path) -> JsonObject:
-        """Converts one model of the folder in a child process; its answer, with an ``error``, so that the others go
-        on."""
+        """Converts one model of the folder in a child process: its answer, or an ``error``; the others go on."""
         if not self.options["dry_run"]:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -316,8 +313,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
-    """Command `convert FOLDER`: copies files beside converted models: (names of those copied, an error for each
-    other)."""
+    """Command `convert FOLDER`: copies files beside converted models: (names of copies, an error for each other)."""
     copied, faults = [], []
     for name in names:
         try:

@@ -101,7 +101,7 @@ def _print_trace() -> None:
 
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
-    """Ends a command with exit code 2 at an unforeseen exception: AMP105 if its cause is ``known``, else AMP900, a
+    """Ends a command with exit code 2 at an unforeseen exception: AMP105 for a ``known`` cause, else AMP900, a
     defect."""
     _print_trace()
     if known:
@@ -141,8 +141,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def hold_signals() -> Iterator[None]:
-    """For commands: holds Ctrl-C and SIGTERM back until extension modules are imported, as some crash of exceptions
-    then."""
+    """For commands: holds Ctrl-C and SIGTERM back while extension modules are imported, which some do not survive."""
     heard: list[tuple[int, Any]] = []
     handlers = {}
     for number in (signal.SIGINT, signal.SIGTERM):

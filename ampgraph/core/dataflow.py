@@ -55,8 +55,7 @@ class Value:
 
 @dataclass(slots=True)
 class Use:
-    """A read of ``value``: input ``index`` of ``op``, or for NONE output ``index`` of ``scope``; ``unit`` decides its
-    type."""
+    """A read of ``value`` with its ``unit``: input ``index`` of ``op``, or for NONE output ``index`` of ``scope``."""
 
     value: int
     op: int
@@ -291,8 +290,7 @@ class Dataflow:
         return found
 
     def with_roles(self, roles: Collection[str]) -> list[Op]:
-        """The operators of some roles, in the order of the model. Call it once the model is read: the first call
-        indexes them."""
+        """The operators of some roles, in the order of the model; not before it is read, as the first call indexes."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
@@ -312,8 +310,7 @@ class Dataflow:
         return self.ops[producer] if producer != NONE else None
 
     def scalar(self, value: int, *, overridable: bool = False) -> float | None:
-        """The number in a stored tensor of one element, else None. ``overridable``: an input's default counts as
-        stored."""
+        """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default."""
         if value == NONE or not (self.values[value].weight or (overridable and self.values[value].default)):
             return None
         if value not in self._scalars:

@@ -89,8 +89,8 @@ def _without_function(line: str) -> str:
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """Of an error's text: the position behind the bracket that closes the one at ``start``; None without one, or for
-    -1."""
+    """Of an error's text: the position behind the bracket that closes the one at ``start``; None for -1, or without
+    one."""
     if start == -1:
         return None
     depth = 0

@@ -108,7 +108,7 @@ class Editor(Protocol):
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; readers read its input. Changes nothing, and returns False, if a boundary needs
+        """Removes a one-input operator; readers read its input. Returns False, and does nothing, if a boundary needs
         it."""
         ...
 
@@ -135,18 +135,14 @@ class NodeEditor(Editor, Protocol):
         metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Adds an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads and ``behind``; returns its
-        results.
+        """Adds an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and returns its results.
 
-        Args:
-            inputs: the values that it reads; None for an optional one that is left out.
-            dtypes: for each result its type, "" for none in the file, or a value whose type it has.
-            scope: the id of the scope where it stands; -1: where its first input does.
-            name: of the results, made unique; "": after the first input and the kind.
-            node: of the operator, made unique; "": after its results.
-            metadata_of: the operator whose metadata it gets too.
-            shaped: whether a result has also the shape of the value in ``dtypes``.
-        """
+        Args: inputs: the values that it reads; None for an optional one that is left out. dtypes: for each result its
+            type, "" for none in the file, or a value whose type it has. scope: the id of the scope where it stands; -1:
+            where its first input does. ``behind``: what it stands behind too. name: of the results, made unique; "":
+            after the first input and the kind. node: of the operator, made unique; "": after its results. metadata_of:
+            the operator whose metadata it gets too. shaped: whether a result has also the shape of the value in
+            ``dtypes``."""
         ...
 
     def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
@@ -160,12 +156,10 @@ class NodeEditor(Editor, Protocol):
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one operator of ONNX's own domain, ``kind``, in the place of several, and drops constants that it leaves
-        unread.
+        """Puts one operator of ONNX's own domain, ``kind``, in the place of several, and drops constants left unread.
 
         ``nodes``: their indices in the scope; the new one takes over the result of the last. ``inputs``: names of
-        values that they read. Raises AmpError AMP402 if others read a result between them, or they do not read
-        ``inputs``."""
+        values that they read. Raises AmpError AMP402 if others read what is between, or ``inputs`` are not read."""
         ...
 
     def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
@@ -203,8 +197,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def drop_unread(self, value: Value) -> None:
-        """Removes a stored tensor or Constant that nothing reads any more; any other value, or a graph's output,
-        stays."""
+        """Removes a stored tensor or Constant that nothing reads any more; other values and graph outputs stay."""
         ...
 
 
@@ -281,8 +274,7 @@ class Graph(Protocol):
         ...
 
     def interface(self) -> dict[str, str]:
-        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), or "" if
-        unsaid."""
+        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), "" if none."""
         ...
 
     def dimensions(self) -> set[str]:

@@ -16,13 +16,11 @@ PACKAGES = {
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
     "webgpu": ("onnxruntime>=1.32", "onnxruntime-ep-webgpu>=0.4"),
 }
-"""Extra of ampgraph -> its packages, installed by their own names, as ``ampgraph[extra]`` needs an index that has
-it."""
+"""Extra of ampgraph -> packages that it needs, by their own names: an installed ampgraph may be in no index."""
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra's packages (`PACKAGES`) beside this ampgraph, in an active environment or
-    not."""
+    """The command that installs an extra's packages beside this ampgraph, whether its environment is active or not."""
     python = sys.executable or "python"
     python = f"'{python}'" if " " in python else python
     return f"{python} -m pip install {' '.join(repr(package) for package in PACKAGES[extra])}"

@@ -74,8 +74,7 @@ class Instruction:
 
 @dataclass
 class Branch:
-    """A place in a tree of instructions: those that go on from here, the preferred ones first, else what is
-    ``found``."""
+    """A place in a tree of instructions: those that go on, the preferred ones first, else what is ``found``."""
 
     instructions: dict[Instruction, Branch] = field(default_factory=dict)
     found: Found | None = None
@@ -92,8 +91,8 @@ class Found:
 
 
 def pattern_tree(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
-    """For matching: the instructions of patterns that start at one operator as one tree; of equal ones the first is
-    found."""
+    """For matching: the instructions of patterns that start at one operator as a tree; of equal ones the first
+    counts."""
     tree = Branch()
     for pattern in patterns:
         branch = tree
@@ -114,8 +113,8 @@ class _PatternCompiler:
         self.done = {self.anchor}
 
     def run(self) -> Iterator[tuple[Instruction, Found | None]]:
-        """A pattern as (instruction, the pattern up to an end if that is found then, else None) for its search in a
-        dataflow."""
+        """A pattern as the instructions of its search in a dataflow, each with what is found once it is carried out:
+        the pattern up to an end, or None."""
         instructions = [self._writer_step(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
             instructions += self._steps_to(end)
@@ -136,8 +135,7 @@ class _PatternCompiler:
             yield self._writer_step(node) if node.output in self.registers else self._reader_step(node, end)
 
     def _constant_count(self, node: Node) -> int:
-        """For the order of a search, which should fail early: how many constants a node reads at least, as these are
-        rare."""
+        """For the order of a search, to fail early: how many constants, which are rare, a node reads at least."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _writer_step(self, node: Node) -> Instruction:
@@ -146,15 +144,14 @@ class _PatternCompiler:
         return Instruction(register, register, self._alternatives(node))
 
     def _reader_step(self, node: Node, end: str) -> Instruction:
-        """For matching: the instruction that goes to a node from one of its operands, on the way to ``end``; binds its
+        """For matching: the instruction that goes to a node from an operand, on the way to ``end``; binds its
         result."""
         operand, alternatives = self._found_operand(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(self.registers[operand], result, alternatives, self._expected_uses(operand, end))
 
     def _found_operand(self, node: Node) -> str:
-        """For matching: an operand of the node that is found already, at the anchor or behind it; "" where there is
-        none."""
+        """For matching: an operand of the node that is found already, at or behind the anchor; "" for none."""
         for name in chain.from_iterable(call.operands for call in node.calls):
             if name in self.done and self.anchor in self.pattern.ancestors(name):
                 return name
@@ -181,8 +178,8 @@ class _PatternCompiler:
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
-        """What matching expects of an operand: a number, the value of a ``known`` name, or any, which makes the name
-        known."""
+        """For matching: what an operand must be: a number, a ``known`` name's value, or anything, which binds the
+        name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(-1, number=number, label=name)
@@ -326,8 +323,8 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def axes_from_front(self, op: Op, axes: object) -> object:
-        """For matching: a tuple of axes as numbers from the front, if the first operand's rank is known; else as they
-        are."""
+        """For matching: a tuple of axes counted from the front where the first operand's rank is known; else
+        ``axes``."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -454,8 +451,7 @@ class Matcher:
         return all(self._fits_attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
-        """Whether a value of the dataflow is what a pattern's operand has to be; binds a new name, notes a number and
-        casts."""
+        """Whether a value of the dataflow is what a pattern's operand has to be; binds it, notes numbers and casts."""
         origin, passed = self.view.look_through(value)
         self.passed += passed
         if operand.number is not None:

@@ -36,8 +36,7 @@ STORED = ("vector", "row", "any")
 
 @dataclass(frozen=True)
 class Attribute:
-    """``<name = value>`` of a call, or as a ``reference`` ``@value``: the same wherever that name stands in the
-    pattern."""
+    """``<name = value>`` of a call, or a ``reference`` ``@value``: the same wherever that stands in the pattern."""
 
     name: str
     value: object
@@ -118,8 +117,8 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts: the last of an anchor's kind, as an earlier Pow may be a square or root;
-        or None."""
+        """The node where the search starts, or None: the last of an anchor's kind, as an earlier Pow may be a
+        square."""
         for node in reversed(self.nodes):
             if any(call.role in self.anchors for call in node.calls):
                 return node

@@ -66,7 +66,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CastEdge:
-    """``value`` of ``scope`` cast once to type ``to`` for its uses: (scope, operator's index or -1 for an output,
+    """``value`` of ``scope`` cast once to type ``to`` for uses: (scope, operator's index, -1 for an output,
     position)."""
 
     scope: str
@@ -104,8 +104,7 @@ class JointRounding:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A float32 value that some float32 readers (``uses``) get rounded to the low type and back, as a policy wants
-    it."""
+    """A float32 value that some float32 readers (``uses``) get rounded to the low type, as a policy wants it."""
 
     scope: str
     value: str
@@ -285,8 +284,8 @@ def _are_distinct(places: Iterable[Hashable]) -> bool:
 
 
 def _reason_from_row(rule: str, text: str, about: str | None = None) -> Why:
-    """A plan's reason from its row, with the rule's name of today. ``about``: None in formats 1 and 2: it is in the
-    text."""
+    """A plan's reason from its row, with the rule's name of today; ``about``: None in formats 1 and 2 (see
+    ``text``)."""
     rule = _RULES.get(rule, rule)
     if about is None and rule == "region" and text.startswith("decided with its product"):
         about = BIAS
@@ -297,8 +296,7 @@ def _reason_from_row(rule: str, text: str, about: str | None = None) -> Why:
 
 
 def _plan_from_fields(data: dict[str, Any], plan_format: int) -> Plan:
-    """A plan from a file's fields in format ``plan_format``. Raises ValueError, TypeError or LookupError for any
-    others."""
+    """A plan from a file's fields in format ``plan_format``. Raises ValueError, TypeError or LookupError for others."""
     reasons = tuple[tuple[str, str], ...] if plan_format < FORMAT else tuple[tuple[str, str, str], ...]
     whys = [_reason_from_row(*row) for row in reader(reasons)(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))

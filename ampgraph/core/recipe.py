@@ -44,8 +44,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def split(text: str) -> list[str]:
-    """The parts of a recipe's text without quotes and outer blanks; none of a blank text. Raises AMP301 for an open
-    quote."""
+    """The parts of a recipe's text without quotes and outer blanks; [] of blanks. AmpError AMP301 for an open quote."""
     parts: list[str] = []
     start = 0
     while text.strip() and start <= len(text):
@@ -60,7 +59,7 @@ def split(text: str) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as `split` reads it back from a recipe's text: in quotes if it is empty or has commas, quotes, outer
+    """A word as `split` reads it back from a recipe's text: quoted if it is empty or has commas, quotes, outer
     blanks."""
     if word and word == word.strip() and not re.search(r'[",]', word):
         return word
@@ -375,8 +374,7 @@ def flags(given: Iterable[str]) -> list[str]:
 
 
 def _recipe_text(recipe: Recipe) -> str:
-    """The recipe as text for `from_text`, without defaults but the type; of ranges in memory only that there are
-    some."""
+    """The recipe as text for `from_text`, without defaults but the type; ranges in memory are only mentioned."""
     parts = []
     for name in OPTIONS:
         value = getattr(recipe, name)
@@ -390,8 +388,7 @@ def _recipe_text(recipe: Recipe) -> str:
 
 
 def _field_and_word(part: str) -> tuple[str, str]:
-    """(field's name, word) of a recipe's part NAME=WORD (or FLAG=WORD, a level, a type). Raises AmpError AMP301 for
-    others."""
+    """(field's name, word) of a recipe's part NAME=WORD (or FLAG=WORD, a level, a type). AmpError AMP301 for others."""
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
@@ -409,8 +406,8 @@ def _field_and_word(part: str) -> tuple[str, str]:
 
 
 def _word_of_kind(how: Option, name: str, word: str) -> object:
-    """A word of a recipe's text as the type of the option of field ``name``; a switch's stays a word. Raises AmpError
-    AMP301 where a number is needed."""
+    """A word of a recipe's text as the type of its field; a switch's stays text. AmpError AMP301 for what is no
+    number."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

@@ -58,8 +58,7 @@ _BY_OLD = {one.old: one for one in RENAMED}
 
 
 def is_now(old: str, said: str = "") -> str:
-    """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`; ``said``: for OLD, if not
-    ""."""
+    """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`; ``said``: OLD in full."""
     name = _BY_OLD[old]
     return f"{said or old} is now {name.new}; the old name goes with {name.gone}"
 

@@ -96,8 +96,7 @@ class Rewrite:
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries a plan's rewrite out; ``flow`` is from before any. Raises AmpError AMP402 for another model's
-        plan."""
+        """Carries a plan's rewrite out. ``flow``: before any rewrite. Raises AmpError AMP402 for another model."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -110,8 +109,7 @@ class Rewrite:
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """A rewrite from a row of plan format 1, whose ``inputs`` are the further fields, unless a class has its
-        own."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are further fields, unless a class has its own."""
         return cls(name, scope, nodes, *row["inputs"])
 
 
@@ -150,8 +148,7 @@ class _OldRow:
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """The classes of a plan's rewrites by the names that these may have, from the modules in the packages of
-    `HOMES`."""
+    """The classes of a plan's rewrites by the names that these may have, from the modules in `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)

@@ -9,8 +9,7 @@ from .dataflow import Op, Shape
 
 @dataclass(frozen=True)
 class Declared:
-    """A model's input or output as declared; ``container``: as in `Value`; ``stored``: whether it has a default
-    value."""
+    """A model's input or output as declared; ``container``: as in `Value`; ``stored``: whether it has a default."""
 
     name: str
     container: str

@@ -51,8 +51,7 @@ def matched_ops(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
-    """For a user's pattern (--fp32, --low): the operators that a call or control-flow node runs, at any depth; else
-    none."""
+    """For a user's pattern (--fp32, --low): the operators that a call or control-flow node runs, at any depth."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []

@@ -88,8 +88,7 @@ def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
-    """A sketch of numbers above zero as bars by their logarithm, of each piece the largest; red above ``limit``, a
-    line."""
+    """A sketch of numbers above zero as bars by logarithm, of each piece the largest; red above ``limit``, a line."""
     pieces = [max(piece) for piece in _equal_pieces(values)]
     logs = [math.log10(value) for value in (*pieces, limit)]
     low, high = min(logs) - 0.2, max(logs) + 0.2

@@ -26,8 +26,7 @@ def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
 
 
 class PrecisionWarning(UserWarning):
-    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and
-    advises."""
+    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, and advises."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
         self.verdict = verdict
@@ -138,8 +137,7 @@ class CheckVerdict(Data):
 
     @property
     def finding(self) -> str:
-        """What the check found, in a line: the outcome, then whether the model is chaotic in itself, what the CPU
-        lacks."""
+        """What the check found, in a line: the outcome, whether the model is chaotic in itself, what the CPU lacks."""
         by_itself = "" if self.sensitivity is None else chaotic_in_itself(self.sensitivity)
         return "; ".join(filter(None, [self._outcome_in_words(), by_itself, self.on_cpu]))
 
@@ -160,8 +158,7 @@ class CheckVerdict(Data):
         return ", ".join(filter(None, [f"MISSED: {error}", self.reason, first]))
 
     def _questioned_error(self, size: str) -> str:
-        """Of a missed or doubtful verdict: error (``size``), where, on which inputs, tolerance, how many samples are
-        above."""
+        """Of a missed or doubtful verdict: error (``size``), place, inputs, tolerance, how many samples are above."""
         above = f", {self.exceeded} of {self.samples} above it" if 0 < self.exceeded < self.samples else ""
         # an ok verdict may have so many above: say why this one is doubtful
         if above and self.doubtful and self.exceeded * 8 <= self.samples:
@@ -185,8 +182,7 @@ class CheckVerdict(Data):
         return doubts
 
     def _accepted_error(self, size: str) -> str:
-        """Of an ok verdict: the error (``size``), that of the worst sample, the tolerance, and how many samples are
-        above."""
+        """Of an ok verdict: the error (``size``), the worst sample's, the tolerance, and how many samples are above."""
         limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
         if not self.relative:
             return f"error {size}{limit}"

@@ -107,8 +107,7 @@ class SideBySide(Shown):
         return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
 
     def _overview(self) -> Iterable[Html]:
-        """The top of the comparison's page: the verdict, what differs, and decisions by operator with the reasons of
-        one."""
+        """The top of the comparison's page: the verdict, what differs, and decisions by operator with reasons."""
         yield heading(self.verdict)
         sides = [("nodes", self.nodes), ("Casts", self.casts)]
         rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
@@ -213,8 +212,7 @@ def compare_plans(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySi
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """Report of `diff`: the decisions of a plan by (scope, index in the file, operator, slot), whatever its
-    rewrites."""
+    """Report of `diff`: the decisions of a plan by (scope, index in the file, operator, slot)."""
     in_file = {decision.scope: _index_in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 

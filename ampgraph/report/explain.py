@@ -234,8 +234,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
-    """All that `explain` says of a node. ``rewrite``: the one that put it in the place of the node asked for, or
-    None."""
+    """All that `explain` says of a node. ``rewrite``: the one that put it in place of the node asked for, or None."""
     flow, options = decided.flow, decided.options
     region = rewrite.explanation if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)

@@ -215,8 +215,7 @@ FLAGS = {"--minShapes": "least", "--optShapes": "", "--maxShapes": "largest"}
 
 
 def shape_words(flow: Dataflow, options: Options) -> str:
-    """A report's words on sizes of the inputs' open dimensions for trtexec: by --dim, else guessed; "" where none is
-    open."""
+    """A report's words on sizes of the inputs' open dimensions for trtexec, by --dim or guessed; "" if none is open."""
     from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
     inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]

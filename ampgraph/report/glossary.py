@@ -209,7 +209,7 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
 
 
 def _matching_terms(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """The glossary's terms that equal one of some (fp16: float16 too), or if ``begun`` begin with one, and their
+    """The glossary's terms that equal one of some (fp16: float16), or if ``begun`` begin with one, and their
     meanings."""
     wanted = {_normalized(word) for term in terms for word in (term, dtype_word(term) or "") if word}
     starts = tuple(f"{one} " for one in wanted) if begun else ()

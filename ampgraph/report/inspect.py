@@ -243,8 +243,7 @@ def _in_order_of_precisions(counts: Counter[str]) -> dict[str, int]:
 
 
 def _count_in_layers(layers: Layer, path: str, found: str) -> None:
-    """Report of `inspect`: counts a node of precision ``found`` in the layer of this path and all around it, up to
-    ``layers``."""
+    """Report of `inspect`: counts a node of precision ``found`` in the layer of a path and all around it."""
     layers.nodes[found] += 1
     for name in path.split(".") if path else []:
         layers = layers.children.setdefault(name, Layer(name))
@@ -315,7 +314,7 @@ def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
 
 
 def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: (name of a row, its first layer): neighbours by number of the same content share a row,
+    """Report of `inspect`: (name of a row, its first layer): numbered neighbours of equal content share a row,
     "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
@@ -348,8 +347,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: (path, layer) of the layers within one, ``depth`` levels deep. ``path``: its own and a dot,
-    or ""."""
+    """Report of `inspect`: (path, layer) of layers within one, ``depth`` levels deep. ``path``: the front of theirs."""
     found: list[tuple[str, Layer]] = []
     for name, child in layer.children.items() if depth else ():
         found += [(f"{path}{name}", child), *_layers_within(child, f"{path}{name}.", depth - 1)]

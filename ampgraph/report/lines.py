@@ -23,8 +23,7 @@ def titled(title: str, lines: Sequence[str]) -> Rows:
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """A report's table, of one row or more, as lines with aligned columns; ``align``: ``<`` to the left, ``>`` to the
-    right."""
+    """A report's table, of one row or more, as lines with columns aligned to the left (``<``) or the right (``>``)."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table

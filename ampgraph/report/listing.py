@@ -44,8 +44,7 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    """The report's lines on one operator of `lists`: its class at a level, why, and what kernels, slots and ties
-    say."""
+    """The report's lines on one operator of `lists`: its class at a level, why, kernels, slots and ties."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     rows = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:

@@ -142,8 +142,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Rewritten(Data):
-    """Rewrites of a plan that write the same: their name, what they write, how many they are, and a sentence on
-    them."""
+    """Rewrites of a plan that write the same: their name, what they write, how many, and a sentence on them."""
 
     name: str
     what: str
@@ -357,14 +356,9 @@ def summarize(
     output: str | None,
     changed: bool,
 ) -> Summary:
-    """The summary of `convert`, without check, speed and reason for no file, which the caller adds.
-
-    Args:
-        made: what `node_choices` says of the plan.
-        before: the census of the model that was given, ``after``: of the result.
-        model: the name of the file that was read, ``output``: of the one that was written, or None.
-        changed: whether the result differs from the model.
-    """
+    """The summary of `convert`, without check, speed and reason for no file, which the caller adds. ``made``: by
+    `node_choices`; ``before`` and ``after``: the census of the given model and of the result; ``model`` and ``output``:
+    the files that were read and written; ``changed``: whether the result differs from the model."""
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     made = _with_integers_as_reason(made, lists)
@@ -560,8 +554,7 @@ def _nothing_gained(summary: Summary) -> str:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    """The summary's rows on products: how many are low and why others are not; ``every``: with a row for each
-    reason."""
+    """The summary's rows on products: how many are low and why others are not; ``every``: a row for each reason."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""

@@ -116,8 +116,7 @@ class Verification(Shown):
         return in_rows([*rows, *_repair_rows(self), ("verdict", self.verdict)])
 
     def _overview(self) -> Iterable[Html]:
-        """The top of the page of `verify`: the verdict, the error of each output, and that along the graph in the
-        traced sample."""
+        """The top of the page of `verify`: the verdict, the error of each output, and that along the graph."""
         rows: list[tuple[str, ...]] = []
         for one in self.outputs:
             found = (one.scores.median, one.scores.p90, one.scores.worst) if one.judged else ()
@@ -130,8 +129,7 @@ class Verification(Shown):
 
 
 def _repair_rows(found: Verification) -> Rows:
-    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to; none without a
-    search."""
+    """The report's rows on repairs: what was tried and mends the model, or why nothing does; none without a search."""
     if found.mended is None:
         return []
     if found.repair is None:
@@ -295,16 +293,14 @@ def _ok_or_missed(met: bool) -> str:
 
 
 def _error_bars(output: Agreement, found: Verification) -> Html:
-    """The page's picture of an output's errors above zero, a bar for each sample, and the tolerance; empty without
-    any."""
+    """The page's picture of an output's errors above zero, a bar a sample, and the tolerance; empty without any."""
     errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
     words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
 
 
 def _errors_along_graph(found: Verification) -> Html:
-    """The page's picture of the error behind each node, in their order, and the tolerance; empty without traced
-    errors."""
+    """The page's picture of the error behind each node, in their order, and the tolerance; empty without errors."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
         return Html("")
