@@ -36,7 +36,8 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_texts(name: str, value: object) -> None:
-    """Checks an argument: raises AmpError AMP301 for neither a text nor several; None and iterators are not checked."""
+    """Checks an argument: raises AmpError AMP301 for what is no text and no texts; None and iterators are not
+    checked."""
     if value is None or isinstance(value, (str, Iterator)):
         return
     if not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):

@@ -30,7 +30,7 @@ _debt = _CollectorDebt()
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Switches Python's garbage collector off inside, where of millions of small objects that all live it finds none.
+    """Switches Python's garbage collector off inside: it would visit millions of small objects that all live.
 
     What lived before in the same process may be garbage by now, and is collected first where it may be much.
     """

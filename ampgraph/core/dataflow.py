@@ -301,7 +301,7 @@ class Dataflow:
         return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
-        """The operators that read a value, one that reads it twice two times; graph outputs are no operators."""
+        """The operators that read a value, each as often as it reads it; graph outputs are no operators."""
         return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
 
     def writer(self, value: int) -> Op | None:

@@ -185,7 +185,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def set_rank(self, value: Value, dimensions: int) -> None:
-        """Sets the shape in the file of a value to so many dimensions of unknown size."""
+        """Sets a value's shape to so many dimensions of unknown size."""
         ...
 
     def supersede(self, value: Value, old: Value) -> None:
@@ -248,7 +248,8 @@ class Graph(Protocol):
         ...
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """Slots that hold two types, and types that a slot does not admit, a sentence each, with casts to ``low``."""
+        """Slots that hold two types, and types that a slot does not admit, a sentence each; ``low``: as of
+        `dataflow`."""
         ...
 
     def refuse_training(self) -> None:

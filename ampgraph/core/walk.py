@@ -49,7 +49,7 @@ def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[t
 
 
 def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """A walk through any graph: its starts, what ``further`` gives for them, and so on, once, the nearest first."""
+    """A walk through any graph: its starts, what ``further`` gives for them and so on, each once, nearest first."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
         one = waiting.popleft()
