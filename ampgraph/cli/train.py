@@ -23,9 +23,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def run_as_rank() -> Iterator[None]:
     """Runs a command inside as one rank of the processes that torchrun started, where there are several: ranks but the
     first print errors of their own alone."""
-    from ..training.run.ranks import SaidByFirst, launched
+    from ..training.run.ranks import SaidByFirst, rank_and_world
 
-    rank, world = launched()
+    rank, world = rank_and_world()
     if world == 1:
         yield
         return

@@ -18,15 +18,14 @@ from .policies.registry import Setting, policy
 
 
 def resolve(recipe: Recipe, model_format: str) -> Options:
-    """A recipe with all that its words name, for models of a format; ranges are not read here.
+    """The options of a recipe: all that its words name, for models of a format; ranges are not read here.
 
     Raises AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another.
     """
     target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
-    recipe, kernels = settled(recipe, target), load_kernels(target, model_format)
+    recipe, kernels = with_target_level(recipe, target), load_kernels(target, model_format)
     if recipe.dtype in kernels.lacks:
-        others = " or ".join(low for low in LOW if low not in kernels.lacks)
-        hint = f"convert to {others}"
+        hint = f"convert to {' or '.join(low for low in LOW if low not in kernels.lacks)}"
         raise AmpError("AMP304", f"{target} runs no {recipe.dtype}: {kernels.lacks[recipe.dtype]}", hint=hint)
     chosen = policy(recipe.policy)
     chosen.check(recipe, model_format)
@@ -43,27 +42,28 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
     )
 
 
-def made_for(recipe: Recipe, graph: Graph) -> Recipe:
+def with_target_of_file(recipe: Recipe, graph: Graph) -> Recipe:
     """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names none
-    and has that one's type."""
-    said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
-    if said not in TARGETS[graph.format]:
+    and that target runs its low type; else the recipe itself."""
+    target = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
+    if target not in TARGETS[graph.format] or recipe.dtype in load_kernels(target, graph.format).lacks:
         return recipe
-    made = Recipe.of(recipe, target=said)
-    return recipe if made.dtype in load_kernels(said, graph.format).lacks else made
+    return Recipe.of(recipe, target=target)
 
 
-def settled(recipe: Recipe, target: str) -> Recipe:
-    """Before planning: a recipe with the level of a target where it says none, for our policy."""
-    known = load_kernels(target, "MindIR" if target in TARGETS["MindIR"] and target not in TARGETS["ONNX"] else "ONNX")
-    level = known.level if recipe.policy == "ampgraph" else ""
-    return replace(recipe, level=recipe.level or level or None)
+def with_target_level(recipe: Recipe, target: str) -> Recipe:
+    """Before planning: a recipe of our policy with the level that is best on a target, where it says none and the
+    target has one (`Kernels.level`); else the recipe itself."""
+    if recipe.level or recipe.policy != "ampgraph":
+        return recipe
+    model_format = "ONNX" if target in TARGETS["ONNX"] or target not in TARGETS["MindIR"] else "MindIR"
+    return replace(recipe, level=load_kernels(target, model_format).level or None)
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
-    """Before planning: the lists of a recipe's policy. AmpError AMP301 to AMP305 for unknown lists or policies."""
+    """Before planning: the lists of a recipe's policy with the user's, for a target. Raises as `resolve` does."""
     target = target or recipe.target or DEFAULT_TARGETS["ONNX"]
-    recipe = settled(recipe, target)
+    recipe = with_target_level(recipe, target)
     chosen = policy(recipe.policy)
     chosen.check(recipe)
     setting = Setting(chosen.level(recipe), recipe.dtype, target)
@@ -71,8 +71,8 @@ def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
 
 
 def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
-    """Before planning: the level of a recipe, its policy's where it says none."""
-    recipe = settled(recipe, recipe.target or DEFAULT_TARGETS["ONNX"])
+    """Before planning: the level of a recipe, else its target's, else its policy's. ``lists``: its own, if read."""
+    recipe = with_target_level(recipe, recipe.target or DEFAULT_TARGETS["ONNX"])
     lists = lists_of(recipe) if lists is None else lists
     return load_level(policy(recipe.policy).level(recipe), recipe.lists, lists.framework.names)
 

@@ -15,7 +15,7 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.oplists.rewrites import chosen, rewrite_names
+from ampgraph.oplists.rewrites import choose_rewrites, rewrite_names
 from ampgraph.report.summary import rewrite_groups
 from ampgraph.runtime.opening import open_each
 from onnx_text import parse, proto
@@ -251,8 +251,10 @@ def test_plans_of_folds() -> None:
         ampgraph.convert(fold_model(), plan=Plan.from_json(text))
     assert raised.value.code == "AMP402"
     # words
-    assert chosen(()) == chosen(("exact",)) == chosen(("all",)) == set(rewrite_names()) and not chosen(("none",))
-    assert chosen(("no-norm",)) == set(rewrite_names()) - {"norm"} and chosen(("none", "clip")) == {"clip"}
+    every = set(rewrite_names())
+    assert choose_rewrites(()) == choose_rewrites(("exact",)) == choose_rewrites(("all",)) == every
+    assert choose_rewrites(("no-norm",)) == every - {"norm"} and choose_rewrites(("none", "clip")) == {"clip"}
+    assert not choose_rewrites(("none",))
     for word in ("nrom", "no-nothing", "Exact"):
         with pytest.raises(AmpError) as raised:
             ampgraph.convert(fold_model(), rewrite=word)

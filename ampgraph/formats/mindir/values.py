@@ -47,8 +47,7 @@ class MindirValues(FlowBuilder):
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
 
     def constant(self, name: str) -> view.Plain:
-        """The Python value of a MindIR Constant that is not a tensor; None for a tensor, and for what is no
-        Constant."""
+        """The Python value of a MindIR Constant that is no tensor; None for a tensor, and for other names."""
         item = self.constants.get(name)
         value = self.flow.values[item] if isinstance(item, int) else None
         return view.number(value.native) if value is not None and value.dtype == NUMBER else None
@@ -61,7 +60,6 @@ class MindirValues(FlowBuilder):
         self, item: Item, place: OperandPlace, name: str, through: bool = False
     ) -> Iterator[tuple[Item, OperandPlace | None]]:
         """(element, place where it can be replaced, or None where it cannot) for each element of a MindIR operand.
-
         ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name. Elements of a tuple
         are replaced in the MakeTuple that makes it, also behind a Depend. ``through``: also what is no tuple is
         replaced in front of a Depend, not behind it."""
@@ -78,8 +76,7 @@ class MindirValues(FlowBuilder):
             yield from ((part, None) for part in view.flat_items(item))
 
     def escape(self, item: Item) -> None:
-        """Notes that the functions in a MindIR item, if any, go where they cannot be followed, as into an operator:
-        anything may call them."""
+        """Notes that functions in a MindIR item go where they cannot be followed: anything may call them."""
         for part in view.flat_items(item):
             if isinstance(part, Closure):
                 self.escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
@@ -92,10 +89,8 @@ class MindirValues(FlowBuilder):
 
     def tensor(self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE) -> Value:
         """While a MindIR file is read: adds a value, under ``name`` with as many ' behind it as make it the only one of
-        its scope.
-
-        ``tensor``: the message that shows its shape, and its type where ``dtype`` is ""; may be None if ``dtype`` is
-        given; ``producer``: id of the operator that makes it, or NONE."""
+        its scope. ``tensor``: the message that shows its shape, and its type where ``dtype`` is ""; may be None if
+        ``dtype`` is given; ``producer``: id of the operator that makes it, or NONE."""
         dtype = dtype or self.element_type(tensor, name)
         while (scope.id, name) in self._taken:
             name += "'"
@@ -124,8 +119,7 @@ class MindirValues(FlowBuilder):
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
-        """Keeps a MindIR value float32, for the reason ``why``; nothing for a value without a unit, or one that a given
-        Cast made."""
+        """Keeps a MindIR value float32, for the reason ``why``, unless a given Cast made it."""
         if value.unit != NONE and value.low_source == NONE:
             self.flow.merge((value.unit, self.fixed_unit(f"held {len(self.flow.units)}", why)))
 
@@ -140,8 +134,7 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def check_abstract(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Compares a MindIR abstract with the item that it describes, tuples opened, as `compare` does; None describes
-        nothing."""
+        """Compares a MindIR abstract, or None, with the item that it describes, tuples opened, as `compare` does."""
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES and isinstance(item, tuple):
@@ -152,9 +145,7 @@ class MindirValues(FlowBuilder):
 
     def compare(self, item: Item, tensors: Message, name: str) -> None:
         """Compares .mindir Tensor messages with what they describe: one that says another float type than that has is
-        noted as a conflict, or, while types are settled (`settles`), changed.
-
-        ``item``: a tuple of as many items, or the one item; ``name``: for the conflict."""
+        noted as a conflict, or, while types are settled (`settles`), changed. ``item``: one, or as many."""
         for part, tensor in zip(item if isinstance(item, tuple) else (item,), tensors, strict=False):
             if isinstance(part, int):
                 has = self.flow.values[part].dtype
@@ -169,9 +160,8 @@ class MindirValues(FlowBuilder):
 
     def arriving(self, info: Message, scope: Scope, name: str) -> Item:
         """Adds the values of an input of a MindIR graph, tuples opened, with their units, and returns the input's item:
-        a value, a parameter of the model, a tuple, None for a state.
-
-        ``info``: the input's message; ``name``: that of the value; elements of a tuple are ``name[0]`` ..."""
+        a value, a parameter of the model, a tuple, None for a state. ``info``: the input's message; ``name``: that of
+        the value; elements of a tuple are ``name[0]`` ..."""
         abstract = info.attr_info if info.HasField("attr_info") else None
         tensors = list(info.tensor) or list(view.elements(abstract))
         found: list[Item] = []
@@ -199,8 +189,7 @@ class MindirValues(FlowBuilder):
 
 
 class MindirMemory(MindirValues):
-    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place; `hold_shared`
-    keeps the types of these."""
+    """Notes which MindIR values lie in one memory and which are written in place; `hold_shared` keeps their types."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)

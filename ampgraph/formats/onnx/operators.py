@@ -35,7 +35,6 @@ PLAIN = (type(None), int, float, str, bytes, tuple, list)
 @dataclass(frozen=True, slots=True)
 class Form:
     """What nodes of one ONNX operator with the same numbers of inputs and outputs have in common under one opset.
-
     ``kind``: ``Conv``, ``com.microsoft::Gelu``; ``opset``: of the operator's domain; ``slots``: None for an operator
     without a schema; ``control``: whether it may call a function or have bodies."""
 
@@ -48,7 +47,6 @@ class Form:
 @dataclass(eq=False)
 class Environment:
     """What names mean in the main graph of an ONNX model, in a body, or in a function as called from one place.
-
     ``opsets``: domain -> imported version; ``attributes``: attribute parameter of the function -> what the call gave
     (empty in the main graph); ``table``: native value -> id of the dataflow's value; ``forms``: (domain, operator,
     number of inputs, of outputs) -> form of nodes that were read."""
@@ -121,9 +119,8 @@ class OnnxValues(FlowBuilder):
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The dataflow's value for a native value that an ONNX graph reads, of its own scope or of one around it.
-
-        One that is not known yet is added: nothing defines it, or the graph is unsorted."""
+        """The dataflow's value for a native value that an ONNX graph reads, of its own scope or of one around it. One
+        that is not known yet is added: nothing defines it, or the graph is unsorted."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
@@ -134,9 +131,8 @@ class OnnxValues(FlowBuilder):
         return value
 
     def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
-        """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters.
-
-        One that is listed as an input too is an input, as callers may replace it: inputs must be added before."""
+        """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters. One that is listed
+        as an input too is an input, as callers may replace it: inputs must be added before."""
         for native in graph.initializers.values():
             if native not in env.table and native.const_value is not None:
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
@@ -278,10 +274,9 @@ class OnnxOperators(OnnxValues):
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Reads one slot of an ONNX node: its type, its unit if that is float32, the reads of its inputs, the type of
-        its outputs. Notes a conflict where it does not admit a low type that it has.
-
-        The first input of known type gives the type, else `_output_type`. ``version``: since_version of the operator's
-        schema; ``opset``: that is in force for it."""
+        its outputs. Notes a conflict where it does not admit a low type that it has. The first input of known type
+        gives the type, else `_output_type`. ``version``: since_version of the operator's schema; ``opset``: that is in
+        force for it."""
         values, uses, inputs = self.flow.values, self.flow.uses, op.inputs
         for position in slot.inputs:
             if inputs[position] != NONE and values[inputs[position]].dtype:
@@ -314,9 +309,8 @@ class OnnxOperators(OnnxValues):
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
         """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
-        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict.
-
-        ``unit``: of the slot, NONE if it is not float32; ``position``: of the value among the inputs."""
+        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict. ``unit``:
+        of the slot, NONE if it is not float32; ``position``: of the value among the inputs."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
@@ -356,10 +350,9 @@ class OnnxOperators(OnnxValues):
         return "", ""
 
     def _named_type(self, op: Op) -> Type | None:
-        """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names.
-
-        Where it is absent: that of the operand that the operator follows (a DequantizeLinear its scale), else float32;
-        None for a QuantizeLinear, whose zero point has the type."""
+        """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names. Where it is
+        absent: that of the operand that the operator follows (a DequantizeLinear its scale), else float32; None for a
+        QuantizeLinear, whose zero point has the type."""
         named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6

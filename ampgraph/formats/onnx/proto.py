@@ -61,10 +61,8 @@ name that is left out is b""."""
 
 class PartsReader:
     """Takes NodeProtos of one graph apart: from their bytes, those of a heavy operator, whose bytes may be many, field
-    by field.
-
-    ``orderly``: False once a node could not be: one with a name of 16 KiB, or with fields in another order than that of
-    their numbers."""
+    by field. ``orderly``: False once a node could not be: one with a name of 16 KiB, or with fields in another order
+    than that of their numbers."""
 
     def __init__(self) -> None:
         self.orderly = True
@@ -193,11 +191,9 @@ def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
 
 
 def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Holder:
-    """The Holder of one graph of a ModelProto.
-
-    An attribute that refers to one of a function (``ref_attr_name``) holds nothing itself. A sparse tensor counts in a
-    Constant alone, whose ``value`` it becomes dense (`_densify`); in another operator nothing takes its place.
-    """
+    """The Holder of one graph of a ModelProto. An attribute that refers to one of a function (``ref_attr_name``) holds
+    nothing itself. A sparse tensor counts in a Constant alone, whose ``value`` it becomes dense (`_densify`); in
+    another operator nothing takes its place."""
     reader, nodes = PartsReader(), list[Parts]()
     held = Holder(graph, opsets, [], [], nodes)
     for node in graph.node:
@@ -218,7 +214,6 @@ def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Hol
 
 def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str], list[Holder]]:
     """Repairs a ModelProto in place, whose `holders` are ``held``: constants that are defined twice, sparse tensors.
-
     Returns (a sentence for each repair, the holders as they are then). Raises AmpError AMP102 for a sparse tensor that
     makes no sense; ``where``: how that names the file."""
     said = _settle_duplicates(proto.graph, held[0].constants)

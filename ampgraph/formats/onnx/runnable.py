@@ -43,10 +43,8 @@ Uses = Iterable[tuple[ir.Node, int]]  # (node, which of its inputs)
 
 class OnnxStrictEditor:
     """The verbs by which strict runs edit an ONNX model, on handles of its dataflow: what is low becomes float32,
-    rounded to the low type where it is made.
-
-    Readers, outputs of graphs among them, read the same names as before; a rounded value's handle stands for what its
-    readers read. Used in a `with` statement. ``done``: called at its end."""
+    rounded to the low type where it is made. Readers, outputs of graphs among them, read the same names as before; a
+    rounded value's handle stands for what its readers read. Used in a `with` statement. ``done``: called at its end."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, done: Callable[[], None]) -> None:
         self._flow, self._done = flow, done
@@ -67,11 +65,10 @@ class OnnxStrictEditor:
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
         """In a strict run, has the readers of a low value read what its operator makes in float32, rounded, as float32:
-        puts a pair of Casts, to the value's low type and back, behind the operator.
-
-        ``stays_low``: the value's name, and the output of the graph that it is, go to the low value between the Casts,
-        else to the one behind them. ``sums``: how a kernel that accumulates in the low type adds up, so that the nodes
-        of `computed_again` come in front of the Casts; None for one that does not."""
+        puts a pair of Casts, to the value's low type and back, behind the operator. ``stays_low``: the value's name,
+        and the output of the graph that it is, go to the low value between the Casts, else to the one behind them.
+        ``sums``: how a kernel that accumulates in the low type adds up, so that the nodes of `computed_again` come in
+        front of the Casts; None for one that does not."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -89,10 +86,9 @@ class OnnxStrictEditor:
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """In a strict run, has the readers of a value that stays low read it as float32: a Cast stands behind what
-        makes it, before all nodes for an input or weight.
-
-        ``stays_low``: whether the low value keeps its name, and its place as output of the graph (so that no Cast is
-        made if no node reads it), or the Cast's result has them; it must be true for inputs and weights."""
+        makes it, before all nodes for an input or weight. ``stays_low``: whether the low value keeps its name, and its
+        place as output of the graph (so that no Cast is made if no node reads it), or the Cast's result has them; it
+        must be true for inputs and weights."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -222,20 +218,16 @@ DEFAULT = ("", "ai.onnx")  # names of the domain of the standard operators
 
 def inlined(model: ModelProto) -> ModelProto:
     """The ONNX model with its functions inlined, for a runtime that knows none; opsets of the functions in ``model``
-    itself may be changed.
-
-    A function of another opset whose operators are the same in the model's is inlined as it is, any other is converted.
-    Raises AmpError AMP502 where onnx cannot do that.
-    """
+    itself may be changed. A function of another opset whose operators are the same in the model's is inlined as it is,
+    any other is converted. Raises AmpError AMP502 where onnx cannot do that."""
     _align_opsets(model)
     flat = onnx.inliner.inline_local_functions(model)
     return _inlined_at_one_opset(flat) if flat.functions else flat
 
 
 def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
-    """The ONNX model with its functions, which are of another opset, converted to the model's and inlined.
-
-    Raises AmpError AMP502 where onnx cannot convert one."""
+    """The ONNX model with its functions, which are of another opset, converted to the model's and inlined. Raises
+    AmpError AMP502 where onnx cannot convert one."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except RuntimeError:  # onnx raises nothing better; it asks for types of all that a function reads
@@ -325,10 +317,9 @@ class RunnableOnnx(EditableGraph):
     def part(
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
     ) -> bytes:
-        """The bytes of an .onnx file of some operators of the main graph, with the weights that they read.
-
-        ``ops``: in the order of the graph, None for all; ``reads``: the file's inputs; ``makes``: its outputs; ``fed``:
-        names of weights that are left out."""
+        """The bytes of an .onnx file of some operators of the main graph, with the weights that they read. ``ops``: in
+        the order of the graph, None for all; ``reads``: the file's inputs; ``makes``: its outputs; ``fed``: names of
+        weights that are left out."""
         nodes = list(self.model.graph) if ops is None else [op.native for op in ops]
         own = {*(value.native for value in reads), *(value for node in nodes for value in node.outputs)}
         read = dict.fromkeys(value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None)
@@ -342,11 +333,8 @@ class RunnableOnnx(EditableGraph):
 
     def branch(self, op: Op, attribute: str) -> Self:
         """A body of an ONNX If as a graph of its own, with the values that both bodies read from outside as its inputs,
-        and stored tensors among them as weights.
-
-        ``attribute``: ``then_branch`` or ``else_branch``. What the If captures must be tensors of known types; their
-        shapes are left open, since a run brings its own.
-        """
+        and stored tensors among them as weights. ``attribute``: ``then_branch`` or ``else_branch``. What the If
+        captures must be tensors of known types; their shapes are left open, since a run brings its own."""
         body, outer = op.native.attributes[attribute].as_graph(), captured(op.native)
         values = {value.native: value for value in self.dataflow().values}
         stored = [v for v in outer if v.const_value is not None and not v.is_graph_input()]
@@ -360,16 +348,13 @@ class RunnableOnnx(EditableGraph):
 
     def sites(self, flat: Self) -> tuple[Site, ...]:
         """The nodes of the main graph of ``flat``, in order, each with where it comes from in this ONNX graph.
-
         ``flat``: this graph with its functions inlined."""
         return read_sites(self.model, flat.model)
 
     def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> list[Switched]:
         """Makes this low ONNX graph strict in place, with an input `SWITCHES` that says of each node whether its
-        roundings are done, and returns what each element of the input switches.
-
-        ``reference``: the graph that it was converted from; both are without functions. ``make_strict``: writes the
-        roundings into a graph."""
+        roundings are done, and returns what each element of the input switches. ``reference``: the graph that it was
+        converted from; both are without functions. ``make_strict``: writes the roundings into a graph."""
         parts = LowParts.of(self.model, self.dataflow())
         make_strict(self)
         found = with_switches(self.model, reference.model, parts)

@@ -60,10 +60,9 @@ def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def copied(model: ir.Model) -> ir.Model:
-    """A copy of an ONNX model, its nodes in the same order, sorted or not; stored tensors are shared.
-
-    onnx_ir copies sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a
-    cycle, with the model as it was."""
+    """A copy of an ONNX model, its nodes in the same order, sorted or not; stored tensors are shared. onnx_ir copies
+    sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a cycle, with the
+    model as it was."""
     graphs = list(all_graphs(model))
     if all(map(is_sorted, graphs)):
         return model.clone()

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -71,7 +71,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes an ONNX tensor takes in the file, or in its data file."""
-    if type(tensor) is RoundedTensor:
+    if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)
@@ -146,12 +146,9 @@ class OnnxWeights:
 
 class RoundedTensor(ir.LazyTensor):
     """A float32 tensor of an ONNX model that is rounded to ``dtype`` (nearest, ties to even) each time it is read, and
-    never held rounded.
-
-    ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below ``floor`` become
-    ``floor`` first: only for masks, where the plan says so; None for no floor. ``factor``: elements are multiplied by
-    it, a number near one, and rounded once; those that overflow by it are rounded without it.
-    """
+    never held rounded. ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below
+    ``floor`` become ``floor`` first: only for masks, where the plan says so; None for no floor. ``factor``: elements
+    are multiplied by it, a number near one, and rounded once; those that overflow by it are rounded without it."""
 
     __slots__ = ("dims", "factor", "floor", "low", "source")  # ``low``: the numpy type of what it gives
 
@@ -191,7 +188,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one dimension and one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        kept, start = np.empty(math.prod(self.dims), self.low), 0
+        for part in self.chunks():
+            kept[start : start + part.size] = part
+            start += part.size
+        return kept
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements in one dimension, piece by piece; each piece is overwritten by the next one."""
@@ -211,10 +212,8 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
     """``id`` of a tensor -> its rounded bytes, for those RoundedTensors among ``tensors`` that are short and only
-    rounded (`RoundedTensor.short_source`); the others are left out.
-
-    All of a type are rounded at once: the calls that round one take longer than its few numbers do.
-    """
+    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once: the calls that
+    round one take longer than its few numbers do."""
     sources: dict[DType, dict[int, bytes]] = {}  # type to round to -> id of a tensor -> its float32 bytes
     for tensor in tensors:
         if type(tensor) is RoundedTensor:  # no subclass: they round in another way
@@ -225,9 +224,8 @@ def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memo
 
 
 def _round_at_once(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int, memoryview]]:
-    """Rounds several short ONNX tensors in one call: (key, rounded bytes) of each.
-
-    ``sources``: key -> the little-endian float32 elements; ``low``: the type to round to."""
+    """Rounds several short ONNX tensors in one call: (key, rounded bytes) of each. ``sources``: key -> the
+    little-endian float32 elements; ``low``: the type to round to."""
     whole = np.frombuffer(b"".join(sources.values()), "<f4")
     rounded = np.empty(whole.size, low)
     Rounder(low).round(whole, rounded)
@@ -242,12 +240,11 @@ STEPS = 64  # low numbers that are tried on each side of a variance, mean or bia
 
 
 class NormParameters:
-    """Scale, bias, mean and variance of one norm, rounded together: their errors cancel in what it computes.
-
-    y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
-    the low type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is
-    taken that leaves factor and shift closest to what float32 parameters give. ``sources``: the four in float32, in
-    that order, each of one element a channel; ``epsilon``: the norm's; ``dtype``: the low type."""
+    """Scale, bias, mean and variance of one norm, rounded together: their errors cancel in what it computes. y = (x -
+    mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of the low
+    type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is taken that
+    leaves factor and shift closest to what float32 parameters give. ``sources``: the four in float32, in that order,
+    each of one element a channel; ``epsilon``: the norm's; ``dtype``: the low type."""
 
     def __init__(self, sources: list[ir.TensorProtocol], epsilon: float, dtype: str) -> None:
         self.sources, self.epsilon, self.low = sources, epsilon, LOW_TYPES[dtype]
@@ -300,49 +297,35 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 
 class NormTensor(RoundedTensor):
-    """One of an ONNX norm's four parameters, which are rounded together.
-
-    ``plain``: the same rounded by itself, whose source and name it takes; a norm's parameters have neither floor nor
-    factor, as floors are of masks and factors of products' operands. ``parameters``: the four; ``place``: which of them
-    it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance; ``dtype``: the low type."""
+    """One of an ONNX norm's four parameters, which are rounded together. ``plain``: the same rounded by itself, whose
+    source and name it takes; a norm's parameters have neither floor nor factor, as floors are of masks and factors of
+    products' operands. ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3
+    the variance; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements of the norm's parameter, rounded together with the other three."""
-        return self.parameters.rounded[self.place]
-
     def chunks(self) -> Iterator[Array]:
-        """All elements of the norm's parameter in one piece, as the four are rounded as a whole."""
-        yield self.whole()
+        """All elements of the norm's parameter in one piece, rounded together with the other three."""
+        yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
     """The stored operand of an ONNX product of which each row makes a channel of the result, as a Conv's weight: a
-    row's elements are rounded together, so that they keep their sum.
-
-    ``plain``: the same rounded by itself, whose source, name and factor it takes; it has no floor, as a mask does;
-    ``dtype``: the low type."""
+    row's elements are rounded together, so that they keep their sum. ``plain``: the same rounded by itself, whose
+    source, name and factor it takes; it has no floor, as a mask does; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements, the rows one after the other, each with its sum kept; a row with a number that is not finite
-        before or after rounding is rounded number by number."""
-        plain, exact = super().whole(), flat(self.source)
-        if not plain.size:
-            return plain
-        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        return with_sums_kept(given, plain, plain.size // self.dims[0])
-
     def chunks(self) -> Iterator[Array]:
-        """All elements in one piece, as rows are rounded as a whole."""
-        yield self.whole()
+        """As of `RoundedTensor`, whole rows at a time, each with its sum kept; a row with a number that is not finite
+        before or after rounding is rounded number by number."""
+        data = flat(self.source)
+        return Rounder(self.low, factor=self.factor).rows(data, max(1, data.size // max(1, self.dims[0])))
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:

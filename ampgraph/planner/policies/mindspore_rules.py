@@ -28,11 +28,9 @@ from .forward import ForwardTypes
 
 
 class Rules(ForwardTypes):
-    """How MindSpore types operators at one level.
-
-    ``lists``: MindSpore's own lists. ``cells``: by an operator's id, the cells around it, for a gradient those around
-    its forward operator. ``helper_prefixes``: what names of parameters of ``helper_cells`` begin with.
-    """
+    """How MindSpore types operators at one level. ``lists``: MindSpore's own; ``cells``: by an operator's id, the cells
+    around it, or around a gradient's forward operator; ``helper_prefixes``: of names of ``helper_cells``'
+    parameters."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         for op in flow.ops:
@@ -80,15 +78,13 @@ class Rules(ForwardTypes):
         return self._rounds(value, use)
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """Whether MindSpore rounds a float32 value before a float32 reader, by a cast to the low type and back. Never,
-        unless a level says otherwise."""
+        """Whether MindSpore rounds a float32 value before a float32 reader; never, unless a level says otherwise."""
         return False
 
     # -- what cells make -----------------------------------------------------------------------------------------------
 
     def parameters(self, op: Op) -> Iterator[tuple[str, str]]:
-        """Yields (owner, name) of the MindSpore parameters that an operator reads: ``encoder.norm``, ``gamma``. The
-        owner is empty for the network itself."""
+        """Yields (owner, name) of the MindSpore parameters that an operator reads: ``encoder.norm``, ``gamma``."""
         for source in op.inputs:
             if source != NONE and self.flow.values[source].parameter:
                 owner, _, name = self.flow.values[source].name.rpartition(".")
@@ -143,9 +139,8 @@ class O1(Rules):
         return "" if self._is_white(op) else "neither a white operator nor in a white cell"
 
     def _is_unreached(self, op: Op) -> bool:
-        """Whether MindSpore's O1, which rewrites the source of cells, does not find the cell around an operator: it is
-        in a container of `unreached_containers`, or in one of `unreached_inside` that stands right inside another
-        container (both in `mindspore.toml`)."""
+        """Whether MindSpore's O1, which rewrites the source of cells, misses the one around an operator: in a container
+        of `unreached_containers`, or of `unreached_inside` right inside another container (`mindspore.toml`)."""
         kinds = [kind for _, kind in self.cells[op.id]]
         for outer, inner in pairwise(kinds):
             if outer in self.lists.containers and inner in self.lists.unreached_inside:
@@ -186,8 +181,7 @@ class O1(Rules):
 
 
 class O3(Rules):
-    """MindSpore's level O3: everything low; inputs, parameters and constants are cast where they enter, results where
-    they leave."""
+    """MindSpore's level O3: all is low; inputs, parameters and constants are cast as they enter, results at the end."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         """Why a slot is float32 at MindSpore's O3 and O2: the result of a Cast of the file, what a black cell makes,
@@ -249,12 +243,9 @@ class O3(Rules):
         return not cells or cells[-1][1] not in self.lists.layers
 
     def _enters_cell(self, maker: Op, reader: int) -> bool:
-        """Whether a value enters a MindSpore cell, which casts what it is given: its reader (an operator's id) stands
-        in the cell and its maker does not.
-
-        Of a reader in a black cell, which does not cast, the cell around that counts. The scope of a Python operator
-        (`+`) may be wrong: it is believed only if the maker of one operand stands there too.
-        """
+        """Whether a value enters a MindSpore cell, which casts it: its reader (an operator's id) is in the cell, its
+        maker not. A black cell does not cast, so that the one around it counts. The scope of a Python operator (`+`)
+        may be wrong, and is believed only if the maker of one operand stands there too."""
         op = forward_of(self.flow, self.flow.ops[reader])
         black = self.black(op)
         entered = black[:-1] if black else self.cells[reader]
@@ -265,14 +256,12 @@ class O3(Rules):
         return not _is_inside(self.cells[maker.id], entered)
 
     def widest(self, op: Op, unit: int) -> str:
-        """Why a slot is float32: an operand comes as float32; "" if none does. In MindSpore's O2 and O3 a scalar
-        constant counts as any other operand."""
+        """Why a slot is float32: an operand, be it a scalar constant, comes as float32; "" if none does."""
         return self.float32_among(op, self.operands(op, unit))
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """Whether MindSpore's O2 and O3 round a float32 value before a float32 reader: inputs of the network,
-        parameters that it returns, what leaves a black cell, and what a black cell reads from outside of the cell
-        around it."""
+        """Whether MindSpore's O2 and O3 round a float32 value before a float32 reader: inputs, returned parameters,
+        what leaves a black cell, and what a black cell reads from outside of the cell around it."""
         reader = self.flow.ops[use.op] if use.op != NONE else None
         black = bool(reader is not None and self.black(reader))
         if value.weight:
@@ -291,8 +280,7 @@ class O2(O3):
     """MindSpore's level O2: as O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
-        """The cells around an operator down to a black one, at MindSpore's O2; of a gradient those of its forward
-        operator. Empty where no cell is black."""
+        """The cells down to the black one around an operator, or a gradient's forward operator, at O2; else empty."""
         op = forward_of(self.flow, op)
         return self.listed_cell(op, self.lists.black_cells) or self._derived_black(op)
 
@@ -308,8 +296,7 @@ class O2(O3):
 
 
 class Auto(Rules):
-    """MindSpore's level auto, by operator; what is in no list takes the types that come. ``outputs``: the units of the
-    network's outputs."""
+    """MindSpore's level auto, by operator; others take what comes. ``outputs``: units of the network's outputs."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
@@ -319,8 +306,7 @@ class Auto(Rules):
             self.low[unit] = True
 
     def black(self, op: Op) -> Cell:
-        """An operator that level auto lists as black, as a cell (name, kind) of its own; empty for another one. For a
-        gradient the forward operator counts."""
+        """An operator (of a gradient the forward one) that level auto lists as black, as its own cell; else empty."""
         op = forward_of(self.flow, op)
         return ((op.name, op.kind),) if op.kind in self.lists.auto_black else ()
 
@@ -335,8 +321,7 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a slot is float32 at level auto, by MindSpore's own lists; "" for low. An operator in no list takes the
-        widest type of its operands."""
+        """Why a slot is float32 at level auto, by MindSpore's lists, else as the widest operand; "" for low."""
         if self.is_cast(op) and slot == "T2":
             return "a conversion of the file"
         if op.kind in self.lists.auto_white:
@@ -392,11 +377,8 @@ def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[st
 
 
 def cells_of_operators(flow: Dataflow, traits: Traits) -> list[Cell]:
-    """The MindSpore cells around every operator, by its id, as the scopes in the file say.
-
-    A scope may be wrong for an operator that only reshapes: where it reads what a cell makes, and that cell reads what
-    it makes, it stands in that cell, as no value leaves a cell and comes back.
-    """
+    """The MindSpore cells around every operator, by its id, as scopes say; one that only reshapes what a cell makes and
+    reads stands in that cell, as no value leaves a cell and comes back."""
     cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
     for op in flow.ops:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
@@ -607,8 +589,7 @@ def _scalar_notes(rules: Rules) -> Iterator[Note]:
 
 
 def _parameter_notes(rules: O3) -> Iterator[Note]:
-    """Notes on parameters that a MindSpore network may have handed to a function, one a parameter: only what a
-    primitive reads is cast."""
+    """Notes on parameters, one each, that MindSpore may not cast as the network may have handed them to a function."""
     for value in rules.flow.values:
         if not value.parameter or value.dtype != FLOAT32:
             continue
@@ -620,8 +601,7 @@ def _parameter_notes(rules: O3) -> Iterator[Note]:
 
 
 def _note_on_read(rules: O3, value: Value, use: Use) -> Note | None:
-    """A note on what is assumed of one read of a MindSpore parameter, where MindSpore might do otherwise; None where it
-    does not."""
+    """A note on how one read of a MindSpore parameter is typed, where MindSpore might do otherwise; else None."""
     op = rules.flow.ops[use.op] if use.op != NONE else None
     if op is None or use.unit == NONE or op.kind in rules.lists.parameter_operators | rules.lists.norms:
         return None

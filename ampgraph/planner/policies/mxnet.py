@@ -65,8 +65,7 @@ class _MxnetTypes:
             yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
 
     def notes(self) -> Iterator[Note]:
-        """Notes on products of a parameter, which are MXNet's `dot` as the file has them, and on kinds of operators
-        that MXNet has no name for."""
+        """Notes on products of a parameter, which MXNet has as `dot` here, and on operators that it has no name for."""
         flow, traits = self.flow, self.options.lists.traits
         products = [op for op in flow.ops if self._sort_of(op) == "widest" and traits.has(op.role, "products")]
         found = [op for op in products if any(source != NONE and flow.values[source].parameter for source in op.inputs)]
@@ -127,8 +126,7 @@ class _MxnetTypes:
             self._type_operator(op, True, "takes the widest type, and all operands are there in low")
 
     def _type_by_first(self, op: Op, operands: list[int]) -> None:
-        """Types an operator that takes in MXNet the type of the first of ``operands`` that is no number; float32 where
-        there is none."""
+        """Types an operator as the first of ``operands`` that is no number to MXNet; float32 where there is none."""
         first = next((source for source in operands if not _is_number(self.flow, source)), None)
         if first is None:
             self._type_operator(op, False, "is made as float32", knows_results=False)
@@ -192,8 +190,7 @@ class _MxnetTypes:
 
 
 def _is_number(flow: Dataflow, value: int) -> bool:
-    """Whether a value is a number, which MXNet has as an attribute of the operator: a stored tensor without
-    dimensions."""
+    """Whether a value is a number to MXNet, an attribute of the operator: a stored tensor without dimensions."""
     return value != NONE and flow.values[value].weight and flow.shape(value) == ()
 
 

@@ -89,8 +89,7 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
 
 
 def _spread_deny(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: marks as denied the deny items, and the infer items, and clear items on the way to a deny
-    or infer item, that follow one."""
+    """As TensorFlow paints: denies deny items, and infer and clear items behind one, clear only if another follows."""
     leading = _reached(_items_of(items, DENY, INFER), lambda n: items[n].cls == CLEAR, lambda n: items[n].before)
     found = _reached(_items_of(items, DENY), leading.__contains__, lambda n: items[n].after)
     for number, root in found.items():
@@ -121,8 +120,7 @@ def _paint_after(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: clear items joined to a low one through clear items become low, forwards and backwards,
-    unless denied."""
+    """As TensorFlow paints: clear items joined to a low one through clear items become low too, unless denied."""
 
     def enters(number: int) -> bool:
         item = items[number]
@@ -171,8 +169,7 @@ class _TensorFlowTypes:
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
-        """The numbers of the items that TensorFlow's UNSAFE_FORCE_ALL makes seeds: all of operators, but for random
-        ones, which hold state of their own."""
+        """The items that TensorFlow's UNSAFE_FORCE_ALL makes seeds: all but those of random operators."""
         traits, flow = self.begun.options.lists.traits, self.flow
         found = (unit for unit in flow.units if unit.op != NONE)
         return frozenset(unit.id for unit in found if not traits.has(flow.ops[unit.op].role, "random"))
@@ -203,15 +200,13 @@ class _TensorFlowTypes:
         return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
 
     def refused(self) -> Mapping[int, str]:
-        """The units that schema or kernels keep float32 and TensorFlow would make low, seeds and what else was painted,
-        each with why it would."""
+        """Unit -> why TensorFlow would make it low, of seeds and painted units that schema or kernels keep float32."""
         seeds = {n: "it is on the allow list" for n, item in enumerate(self.items) if item.cls == ALLOW and item.free}
         wanted = {**seeds, **self.painted.low}
         return {number: why for number, why in wanted.items() if self.begun.given.is_high(number)}
 
     def notes(self) -> Iterator[Note]:
-        """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
-        lists."""
+        """Notes on operators that are in none of TensorFlow's lists, and therefore float32."""
         traits = self.begun.options.lists.traits
         found = (op for op in self.flow.ops if op.slots and not traits.has(op.role, "casts"))
         unlisted = (op for op in found if self._list_of_op(op.id) == "")
@@ -231,8 +226,7 @@ class _TensorFlowTypes:
         )
 
     def _is_pinned_by_user(self, unit: int) -> bool:
-        """Whether the user's pattern keeps a unit in float32, rather than schema or kernels, which TensorFlow's
-        painting heeds by itself."""
+        """Whether the user's pattern keeps a unit in float32; schema and kernels TensorFlow's painting heeds itself."""
         given = self.begun.given
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
@@ -247,8 +241,8 @@ class _TensorFlowTypes:
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
     def _list_of_op(self, op: int) -> str:
-        """The list of TensorFlow's that an operator, by its id, is on: `UNLISTED` where it was taken out of all, empty
-        where none ever had it."""
+        """The list that an operator (its id) is on: `UNLISTED` if it was taken out of all, "" if it never was on
+        one."""
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 

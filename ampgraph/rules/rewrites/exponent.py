@@ -156,8 +156,8 @@ def _rescaled_norms(known: Known, exponents: Exponents) -> Iterator[RewriteRule]
 
 def scaling_edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
     """Rewrite `exponent`: which operands of an operator have to be scaled on top, so that it reads and writes values of
-    some exponents: place (or `EPSILON`) -> e, multiplied by 2^-e. Empty where none has to; None where that cannot be.
-    """
+    some exponents: place (or `EPSILON`) -> e, multiplied by 2^-e. Empty where none has to; None where that cannot
+    be."""
     given = [exponents.get(v, 0) for v in op.inputs]
     out = exponents.get(op.outputs[0], 0)
     if known.has(op.role, "shapes"):
