@@ -93,11 +93,9 @@ class LowStored:
 
     def shares_of_scaling(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
         """Rounded together: a scaling's number, and the stored values that make up for its error, of a product in front
-        or else of those behind. (0, {}) where it has no such number.
-
-        No values where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
-        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: values of other scalings.
-        """
+        or else of those behind. (0, {}) where it has no such number. No values where the product's operands are not
+        stored, are read elsewhere, or are low numbers already, nor where the number is read elsewhere and rounding
+        takes 2^-12 of it at most. ``shared``: values of other scalings."""
         numbers = [self._number(op, place, shared) for place in range(len(op.inputs))]
         place = next((k for k, number in enumerate(numbers) if number), None)
         multiplies = self.traits.has(op.kind, "multiplies")
