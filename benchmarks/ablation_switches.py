@@ -147,13 +147,13 @@ PARTS: Mapping[str, object] = {
     "rules.cancelling.Cancelling._weights": {},
     "rules.constants._tells_known_shape": False,
     "rules.integers._quantized_ops": [],
-    "rules.integers._between_quantized": [],
-    "rules.integers._scales": [],
-    "rules.integers._shrinks": False,
+    "rules.integers._ops_between_quantized": [],
+    "rules.integers._ops_computing_scales": [],
+    "rules.integers._scales_large_numbers": False,
     "rules.raw._scores_with_positions": [],
     "rules.raw.Angles._keeps_angles": False,
-    "rules.raw._from_integers": False,
-    "rules.raw._to_last_scale": [],
+    "rules.raw._is_of_integers": False,
+    "rules.raw._ops_to_last_scale": [],
     "rules.raw._divisor": 0.0,
     "rules.spectra.Spectra._adds_many": False,
     "rules.spectra.Spectra._is_raw": False,
@@ -162,13 +162,13 @@ PARTS: Mapping[str, object] = {
     "rules.thresholds._is_exact": False,
     "rules.thresholds._adds_up_exactly": False,
     "rules.weights._Reader._converted": {},
-    "rules.rule._crossed": [],
+    "rules.rule._units_passed_between": [],
     "rules.rule.reaches": [],
     "facts.squares.Squares._is_form": False,
     "facts.masks.Masks._shrinks": False,
-    "facts.masks.Masks._hides_by_whole": False,
+    "facts.masks.Masks._is_times_truths": False,
     "facts.masks.Masks.most_added": 1,
-    "facts.sizes.OpenSizes._after": None,
+    "facts.sizes.OpenSizes._sizes_behind": None,
     "facts.sizes.OpenSizes.is_open": False,
     "facts.values._known_numbers": None,
     "facts.values._sizes": None,
@@ -181,19 +181,19 @@ PARTS: Mapping[str, object] = {
     "streams.StreamFinder._is_move": False,
     "fused_pairs.folded_into_product": "",
     "fused_pairs.goes_to_reader": False,
-    "classify._left_to_cut": "",
+    "classify._why_left_to_cut": "",
     "classify.masked_rows": (),
     "regions.beside_fusion": [],
     "regions.reads_float32_stream": None,
     "regions.fused_when_wide": False,
     "regions.bias_folded_into": None,
     "regions.mistaken_epsilon": "",
-    "regions._is_own": False,
+    "regions._is_decided_apart": False,
     "costs.Costs.is_cast_with_others": False,
     "ampgraph.rules.fusions.affine_behind": [],
     "ampgraph.rules.together.rounded_together": [],
-    "ampgraph.rules.together.LowStored.before": {},
-    "ampgraph.rules.together.LowStored._behind": {},
+    "ampgraph.rules.together.LowStored.parts_before": {},
+    "ampgraph.rules.together.LowStored._parts_behind": {},
     "ampgraph.rules.together.LowStored.holds_parameters": False,
     "ampgraph.rules.together.LowStored.holds_weights": False,
 }
@@ -226,7 +226,7 @@ def _watch_parts() -> None:
         watched = _watched("parts", place, found, nothing)
         for one in [owner] if is_class else [m for m in _modules() if vars(m).get(name) is found]:
             setattr(one, name, watched)
-    derive = values.Values._found
+    derive = values.Values._derive_interval
 
     def derived(self: values.Values, value: int) -> values.Interval:
         result, op = derive(self, value), self.flow.writer(value)
@@ -234,7 +234,7 @@ def _watch_parts() -> None:
             _found["parts"].add(_named(self._rules[op.role]))
         return result
 
-    values.Values._found = derived  # type: ignore[method-assign]
+    values.Values._derive_interval = derived  # type: ignore[method-assign]
 
 
 def owner_of(place: str) -> tuple[Any, str, bool]:
@@ -295,13 +295,13 @@ def _rewrites() -> Iterator[Switch]:
 
 def _rewrite(name: str) -> Switch:
     """What is found by no class may matter to every plan."""
-    matters = (lambda seen: name in seen.rewrites) if steps.ordered([name]) else (lambda seen: True)
+    matters = (lambda seen: name in seen.rewrites) if steps.rewrite_classes([name]) else (lambda seen: True)
     return Switch("rewrite", name, matters, recipe={"rewrite": (f"{rewrites.WITHOUT}{name}",)})
 
 
 def _watch_rewrites() -> None:
     """Keeps the names of the rewrites that are found."""
-    for kind in steps.ordered(rewrites.rewrite_names()):
+    for kind in steps.rewrite_classes(rewrites.rewrite_names()):
         kind.find = _watched_find(kind.find)
 
 
@@ -384,7 +384,7 @@ def _trait_rows() -> Iterator[Switch]:
                 "positions": {one: place for one, place in entry.get("positions", {}).items() if one != kind},
             }
             data = {"traits": {**file.data["traits"], trait: {**entry, **fewer}}}
-            left = _pairs(trait_files.merged([replace(file, data=data)]))
+            left = _pairs(trait_files.merge_traits([replace(file, data=data)]))
             yield _by_pairs("row of a trait", f"{trait}: {kind}", whole - left)
 
 

@@ -16,11 +16,9 @@ from ..oplists.traits import has
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """``plan`` names operators by their places in the graph as it is now.
-
-    ``describe``: nodes that become low and new Casts say so in the model, with the reason, where its format can.
-    A plan is applied once: where a graph has no such decisions any more, as where it is another model, AmpError AMP402
-    is raised."""
+    """The pass that gives a graph the types of a plan. ``plan`` names operators by their places in the graph as it is
+    now, its rewrites done. ``describe``: nodes that become low and new Casts say so in the model, with the reason,
+    where its format can. A plan is applied once: raises AmpError AMP402 for a graph without its decisions."""
 
     plan: Plan
     describe: bool = False
@@ -29,6 +27,7 @@ class ApplyPlan:
         return f"ApplyPlan({self.plan.level}, {self.plan.dtype}, {len(self.plan.casts)} casts)"
 
     def __call__(self, graph: Graph) -> Change:
+        """Edits the graph; counts the values that become low, stored tensors, casts and roundings."""
         plan = self.plan
         if plan.changes_nothing:
             return Change(0)
@@ -42,10 +41,10 @@ class ApplyPlan:
 
 
 def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, str, str]]:
-    """Pass `ApplyPlan`, for metadata: operators that become low, with type and reason of their first low slot."""
+    """Pass `ApplyPlan`, for metadata: (operator, type, reason of its first low slot) of those that become low."""
     why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
-    few = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
-    texts = {number: reason_text(reason) for number, reason in few.items()}
+    shared = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
+    texts = {number: reason_text(reason) for number, reason in shared.items()}
     paths = [scope.path if editor.edits(scope.id) else None for scope in flow.scopes]
     for op in flow.ops:
         path = paths[op.scope]
@@ -55,10 +54,10 @@ def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, s
 
 
 def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
-    """Pass `ApplyPlan`: gives the values of low units the low type; returns how many."""
-    count, mine = 0, [editor.edits(scope.id) for scope in flow.scopes]
+    """Pass `ApplyPlan`: gives the values of the units ``low`` the type ``dtype``; returns how many."""
+    count, edited = 0, [editor.edits(scope.id) for scope in flow.scopes]
     for value in flow.values:
-        if value.unit != NONE and mine[value.scope] and value.dtype == FLOAT32 and value.low_source == NONE:
+        if value.unit != NONE and edited[value.scope] and value.dtype == FLOAT32 and value.low_source == NONE:
             if value.unit in low:
                 editor.retype(value, dtype)
                 count += 1
@@ -68,13 +67,14 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
 
 
 def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
-    """Pass `ApplyPlan`: carries out its weights, casts and roundings; returns how many."""
+    """Pass `ApplyPlan`: carries out the plan's edits of stored tensors, then those that are rounded together, then its
+    casts and roundings; returns how many. Raises AmpError AMP402 for a plan of another model."""
     inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
     named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
     count, factors = 0, _factors(plan)
     for edit in plan.weights:
-        value = _find(values, flow, edit)
+        value = _value_of(values, flow, edit)
         if editor.edits(value.scope):
             factor = factors.get((edit.scope, edit.value), 1.0)
             editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor, factor)
@@ -84,7 +84,7 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
         if not item.shares and editor.edits(op.scope) and not editor.round_together(op, plan.dtype):
             raise plan_mismatch(f"rounds parameters of node {item.index} in scope '{item.scope}' together")
     for edge in inserts:
-        value = _find(values, flow, edge)
+        value = _value_of(values, flow, edge)
         if not editor.edits(value.scope):
             continue
         count += 1
@@ -96,7 +96,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
 
 
 def _factors(plan: Plan) -> dict[tuple[str, str], float]:
-    """Pass `ApplyPlan`: the factor of each stored tensor, by scope and name; of several the product, in plan order."""
+    """Pass `ApplyPlan`: (scope, name) of a stored tensor -> what it is multiplied by before it is rounded; of several
+    factors the product, in plan order. Raises AmpError AMP402 for a tensor that the plan does not round."""
     low = {(edit.scope, edit.value) for edit in plan.weights if edit.store != FLOAT32 and edit.floor is None}
     found: dict[tuple[str, str], float] = {}
     for item in plan.together or ():
@@ -108,7 +109,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def _op(flow: Dataflow, item: JointRounding) -> Op:
-    """Pass `ApplyPlan`: the operator whose operands are rounded together; AMP402 for a plan of another model."""
+    """Pass `ApplyPlan`: the operator whose operands ``item`` rounds together. Raises AmpError AMP402 without one."""
     try:
         return flow.at(item.scope, item.index)
     except LookupError:
@@ -116,7 +117,8 @@ def _op(flow: Dataflow, item: JointRounding) -> Op:
 
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
-    """Pass `ApplyPlan`: what it does inside each function call: calls with equal signatures share one function."""
+    """Pass `ApplyPlan`: path of each function's scope -> all that the plan does inside of that call, with paths from
+    there: calls of a function with equal ones share one copy. Empty without functions."""
     paths = {scope.path for scope in flow.scopes if scope.kind == "function"}
     if not paths:
         return {}
@@ -124,9 +126,10 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
     @cache
     def owners(scope: str) -> list[str]:
-        """The function calls around a scope, the outermost first."""
+        """The paths of the function calls that a scope is or is in, the outermost first."""
         parts = scope.split("/")
-        return [path for n in range(2, len(parts) + 1) if (path := "/".join(parts[:n])) in paths]
+        around = ["/".join(parts[:n]) for n in range(2, len(parts) + 1)]
+        return [path for path in around if path in paths]
 
     for d in plan.decisions:
         if d.dtype != FLOAT32:
@@ -143,8 +146,8 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
 
 def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
-    """Pass `ApplyPlan`: the units that it makes low, found by place; every unit must be decided."""
-    slots: dict[tuple[str, int, str], int] = {}
+    """Pass `ApplyPlan`: the units that are low. Raises AmpError AMP402 unless the plan decides just the model's."""
+    slots: dict[tuple[str, int, str], int] = {}  # (scope, index, slot), as plans name units -> unit
     for unit in flow.units:
         if unit.op == NONE:
             slots["", NONE, unit.slot] = unit.id
@@ -165,8 +168,9 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
     return low
 
 
-def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
-    """Pass `ApplyPlan`: the value that a weight edit or Cast names. AmpError AMP402 where it is not read there."""
+def _value_of(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
+    """Pass `ApplyPlan`: the value that an edit of a plan names. Raises AmpError AMP402 where there is none, it is not
+    read there, or it is not stored, nor filled with one number. ``values``: (scope, name) -> value."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and has(writer.role, "fills")

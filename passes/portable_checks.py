@@ -10,8 +10,9 @@ from ..core.pass_ import Change
 
 @dataclass(frozen=True)
 class PortableChecks:
-    """Looks at the gradients themselves; nothing to do where no register is asked."""
+    """The pass that has a MindIR training step look for overflow in its gradients themselves, instead of asking the
+    register of an Ascend device; nothing to do for other models, and where no register is asked."""
 
     def __call__(self, graph: Graph) -> Change:
-        """Raises AmpError AMP205 for a check of unknown form."""
+        """Edits the graph; counts the gradients looked at. Raises AmpError AMP205 for a check of unknown form."""
         return Change(graph.check_gradients() if isinstance(graph, StepGraph) else 0)

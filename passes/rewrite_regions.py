@@ -13,9 +13,8 @@ from ..core.rewrites import Rewrite
 
 @dataclass(frozen=True)
 class RewriteRegions:
-    """The pass that carries out a plan's rewrites, once: they name nodes by their places in the file before.
-
-    Raises AmpError AMP402 for nodes that the model does not have, AMP403 for a format that needs no rewrites."""
+    """The pass that carries out a plan's rewrites, once: they name nodes by their places in the file before. ``low``:
+    of the dataflow. Raises AmpError AMP402 for missing nodes, AMP403 for a format without rewrites."""
 
     rewrites: tuple[Rewrite, ...] = ()
     low: str = "float16"
@@ -25,6 +24,7 @@ class RewriteRegions:
         return f"RewriteRegions({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
 
     def __call__(self, graph: Graph) -> Change:
+        """Edits the graph; counts the rewrites. Those that keep their last node (`rewires`) come first."""
         if not self.rewrites:
             return Change(0)
         flow = graph.dataflow(self.low)

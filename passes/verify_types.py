@@ -12,8 +12,7 @@ from ..core.pass_ import Change
 @dataclass(frozen=True)
 class VerifyTypes:
     """The pass that verifies types. ``known``: conflicts that the model had before. Raises AmpError for a new one:
-    AMP901, or AMP402 where the plan was ``given`` and so may contradict itself. ``low``: what the dataflow is read for.
-    """
+    AMP901, or AMP402 where the plan was ``given`` and so may contradict itself. ``low``: of the dataflow."""
 
     known: frozenset[str] = frozenset()
     given: bool = False
@@ -23,6 +22,7 @@ class VerifyTypes:
         return f"VerifyTypes({len(self.known)} known)" if self.known else "VerifyTypes()"
 
     def __call__(self, graph: Graph) -> Change:
+        """Edits nothing, and counts 0."""
         new = [conflict for conflict in graph.conflicts(self.low) if conflict not in self.known]
         if new and self.given:
             raise AmpError(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..core.arguments import check_annotated, check_kind
 from ..core.collector import quiet_collector
 from ..core.recipe import Recipe, RecipeFields, Unpack
-from ..planner.resolve import lists_of, made_for
+from ..planner.resolve import lists_of, with_target_of_file
 from ..report.inspect import Inspection, fusions_of, inspection_of, view_model
 from ..report.listing import ListRows, lists_report
 from ..report.picture.page import inspection_page
@@ -55,7 +55,7 @@ def inspect(
     refuse_page(html, model, against)
     with quiet_collector():
         seen, original = view_model(model), None if against is None else view_model(against)
-        wanted = made_for(wanted, seen.graph)
+        wanted = with_target_of_file(wanted, seen.graph)
         found = inspection_of(seen, original, wanted)
     if fusions:
         hear = progress or (lambda stage: None)

@@ -91,7 +91,7 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
     inside = load_kernels("ascend", "MindIR").float32_inside
 
     def verdict(operator: Operator) -> Answer:
-        listing = lists.of(operator.kind)
+        listing = lists.entry(operator.kind)
         if listing is None:
             return Answer(_list_for(lists.unlisted(level)), listed=False)
         if level.trusts_kernels(listing.cls) and operator.kind in inside:

@@ -225,13 +225,13 @@ def prepare_to_plan(
     with, ranges measured, and the names of the inputs and outputs that are to be low.
 
     ``as_made``: where the recipe names no target, the one that the file says it was converted for."""
-    from ..planner.resolve import made_for, resolve
+    from ..planner.resolve import resolve, with_target_of_file
 
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
     if as_made:
-        recipe = made_for(recipe, graph)
+        recipe = with_target_of_file(recipe, graph)
         options = resolve(recipe, graph.format)
     low_io = checked_low_interface(graph, recipe)
     freeze_weights(graph, recipe)

@@ -88,9 +88,9 @@ class WebgpuPage:
                 message = f"{name} has {size / 1e9:.1f} GB of weights, and a browser takes {MOST / 1e9:.1f} GB"
                 hint = "verify it here: --target webgpu --runtime PYTHON"
                 raise AmpError("AMP311", f"{OPTION}: {message}", hint=hint)
-        made_for = target_in(pair.result.metadata()) if isinstance(pair.result, DescribedGraph) else ""
-        if made_for not in ("", TARGET):
-            text = f"the model was made for {made_for}, whose kernels a browser does not have"
+        with_target_of_file = target_in(pair.result.metadata()) if isinstance(pair.result, DescribedGraph) else ""
+        if with_target_of_file not in ("", TARGET):
+            text = f"the model was made for {with_target_of_file}, whose kernels a browser does not have"
             pair.notes.append(f"{OPTION}: {text}: convert with --target {TARGET} for a browser")
         web, version = _onnxruntime_web(package)
         return cls(folder, models, pair, web, version)

@@ -42,7 +42,10 @@ def converted(
     node_block_list: Collection[str] | None,
     options: Mapping[str, object],
 ) -> onnx.ModelProto:
-    """A model in float16, with what is blocked in float32. Raises AmpError as `convert`, NotConverted for no model."""
+    """For another converter's function: a copy of a model in float16, with what is blocked in float32.
+    ``min_positive_val``, ``max_finite_val``: weights of nodes that are not blocked are clamped to these magnitudes,
+    None for no limit; ``options``: of `convert`. Raises AmpError as `convert`, NotConverted for wrong arguments. To be
+    called by the public function itself: warnings name its caller."""
     if not isinstance(model, (onnx.ModelProto, str, Path)):
         raise NotConverted("AMP301", f"expected an onnx.ModelProto, not {type(model).__name__}", hint="give one")
     smallest, largest = min_positive_val or 0.0, np.inf if max_finite_val is None else max_finite_val
@@ -62,21 +65,21 @@ def converted(
         proto = _clamped(proto, ops, nodes, smallest, largest)
     held = _patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
     words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
-    more = words.get("fp32", ())
-    words["fp32"] = [*held, *([more] if isinstance(more, str) else more)]
+    given = words.get("fp32", ())
+    words["fp32"] = [*held, *([given] if isinstance(given, str) else given)]
     return cast(onnx.ModelProto, convert(proto, **words))
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """For another converter's block lists: patterns of operators (in any domain) and nodes, as fp32= takes them,
-    without those that match nothing in float32."""
+    """For another converter's block lists: the patterns, as fp32= takes them, of operators (``op:Conv``, of any domain)
+    and of nodes (their names), without those that match nothing in float32, which `convert` would refuse."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(matched_ops(flow, pattern))]
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """For another converter's function: the model with its external weights in memory. Raises AmpError for no model."""
+    """For another converter's function: the ModelProto at a path, with its weights. Raises AMP101 to AMP103."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -85,7 +88,7 @@ def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 
 
 def has_float16(model: onnx.ModelProto) -> bool:
-    """For another converter's function, which refuses such: whether something in the model is float16 already."""
+    """For another converter's function: whether a value, Cast or stored tensor of the main graph is float16 already."""
     graph = model.graph
     values = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
     casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
@@ -107,7 +110,7 @@ def convert_np_to_float16(
 def convert_tensor_float_to_float16(
     tensor: TensorProto, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
 ) -> TensorProto:
-    """A float32 tensor made float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
+    """Makes a float32 tensor float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
     if not isinstance(tensor, TensorProto):
         raise NotConverted("AMP301", f"expected an onnx.TensorProto, not {type(tensor).__name__}", hint="give one")
     if tensor.data_type == TensorProto.FLOAT:
@@ -117,14 +120,15 @@ def convert_tensor_float_to_float16(
 
 
 def all_float16(model: onnx.ModelProto) -> None:
-    """For another converter's argument: stores the float32 weights too in float16, in place, a Cast behind each; what
-    float16 cannot hold stays."""
+    """For another converter's argument: stores the float32 initializers of the main graph in float16 too, in place, a
+    Cast behind each; those that are inputs or outputs, or that float16 cannot hold (with a warning), stay. To be called
+    by the public function itself: warnings name its caller."""
     graph, casts = model.graph, []
-    nodes = [node for inner in _graph_and_bodies(graph) for node in inner.node]
+    nodes = [node for part in _graph_and_bodies(graph) for node in part.node]
     taken = {name for node in nodes for name in (*node.input, *node.output)}
-    seen = {value.name for value in (*graph.input, *graph.output)}
+    ports = {value.name for value in (*graph.input, *graph.output)}
     for tensor in graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT or tensor.name in seen:
+        if tensor.data_type != TensorProto.FLOAT or tensor.name in ports:
             continue
         array = numpy_helper.to_array(tensor)
         with np.errstate(over="ignore"):
@@ -148,7 +152,7 @@ def all_float16(model: onnx.ModelProto) -> None:
 
 
 def not_done(argument: str, instead: str) -> None:
-    """Warns of what is done instead of what a converter's argument asks for."""
+    """Warns, at the caller of the public function that calls this, of what is done instead of ``argument``."""
     _warn_caller(f"{argument}: {instead}")
 
 
@@ -159,16 +163,18 @@ def _warn_caller(text: str) -> None:
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
-    """Magnitudes clipped to what the other converter keeps, zeros and what is not finite left as they are."""
-    size = np.abs(array)
-    kept = (size == 0) | ~np.isfinite(size)
-    return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)
+    """As another converter clamps: magnitudes clipped to ``smallest`` .. ``largest``, but for 0, inf and nan."""
+    magnitudes = np.abs(array)
+    stays = (magnitudes == 0) | ~np.isfinite(magnitudes)
+    clipped = np.where(stays, magnitudes, np.clip(magnitudes, smallest, largest))
+    return np.copysign(clipped, array).astype(array.dtype)
 
 
 def _clamped(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
-    """For another converter's function: a copy with float32 weights clamped that a node reads which is not blocked."""
+    """For another converter's function: a copy of a model in which the float32 weights of nodes that are not blocked
+    are clamped to magnitudes from ``smallest`` to ``largest``. ``ops``, ``nodes``: what is blocked."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]
@@ -178,19 +184,21 @@ def _clamped(
     for tensor in stored:
         if tensor.data_type == TensorProto.FLOAT:
             array = numpy_helper.to_array(tensor)
-            clamped = _clipped_magnitudes(array, smallest, largest)
-            if not np.array_equal(clamped, array, equal_nan=True):
-                tensor.CopyFrom(numpy_helper.from_array(clamped, tensor.name))
+            clipped = _clipped_magnitudes(array, smallest, largest)
+            if not np.array_equal(clipped, array, equal_nan=True):
+                tensor.CopyFrom(numpy_helper.from_array(clipped, tensor.name))
     return result
 
 
 def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """For another converter's function: an ONNX graph, and all bodies that its nodes contain."""
+    """For another converter's function: an ONNX graph, then the bodies of its nodes, at any depth."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graph_and_bodies(inner)
+            if attribute.HasField("g"):
+                yield from _graph_and_bodies(attribute.g)
+            for body in attribute.graphs:
+                yield from _graph_and_bodies(body)
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -25,8 +25,10 @@ __all__ = [
     "convert_float_to_float16", "convert_float_to_float16_model_path", "convert_np_to_float16",
     "convert_tensor_float_to_float16",
 ]  # fmt: skip
-Validate = Callable[[list[Result], list[Result]], bool]
-LEVELS = (1.0, 0.25, 0.05, 0.01, 0.001)  # of the tolerance: what is tuned for, until the result is accepted
+Validate = Callable[
+    [list[Result], list[Result]], bool
+]  # (float32 outputs, outputs of a result) -> whether that is right
+LEVELS = (1.0, 0.25, 0.05, 0.01, 0.001)  # shares of the allowed error that are tuned for, until a result is accepted
 
 
 def convert_float_to_float16(
@@ -72,7 +74,7 @@ def convert_float_to_float16_model_path(
     keep_io_types: bool | list[str] = False,
     **options: object,
 ) -> onnx.ModelProto:
-    """A model's file converted to float16, with its external weights in memory."""
+    """A model's file converted to float16, with its external weights in memory, as by `convert_float_to_float16`."""
     return convert_float_to_float16(
         loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
     )
@@ -97,8 +99,9 @@ def auto_convert_mixed_precision(
     """
     if validate_fn is None and rtol is None and atol is None:
         raise NotConverted("AMP301", "validate_fn and rtol are both None", hint="say what is right enough")
-    limits = None if rtol is None and atol is None else (1e-5 if rtol is None else rtol, 1e-8 if atol is None else atol)
-    return _accepted(model, feed_dict, validate_fn, limits, keep_io_types)
+    limits = (1e-5 if rtol is None else rtol, 1e-8 if atol is None else atol)  # numpy.allclose's defaults
+    judged = rtol is not None or atol is not None
+    return _tune_until_accepted(model, feed_dict, validate_fn, limits if judged else None, keep_io_types)
 
 
 def auto_convert_mixed_precision_model_path(
@@ -114,17 +117,15 @@ def auto_convert_mixed_precision_model_path(
     verbose: bool = False,
 ) -> None:
     """Converts a model's file so that its outputs on one sample are accepted, and writes the result, with its weights
-    beside it as ``location``, if that is given.
-
-    ``provider`` makes no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`.
-    """
+    beside it as ``location`` (``fp16_tensor.data`` by default). They are accepted by ``customized_validate_func``, or,
+    without one, by ``numpy.allclose`` with rtol 1e-3 and atol 1e-5 unless others are given. ``provider`` and
+    ``verbose`` make no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`."""
     if provider is not None and list(provider) != ["CPUExecutionProvider"]:
         not_done("provider", "the sample is run strictly on the CPU, each low value really rounded")
     limits = (1e-3 if rtol is None else rtol, 1e-5 if atol is None else atol)
     model = loaded(source_model_path)
-    result = _accepted(
-        model, input_feed, customized_validate_func, None if customized_validate_func else limits, keep_io_types
-    )
+    judged_by = None if customized_validate_func else limits
+    result = _tune_until_accepted(model, input_feed, customized_validate_func, judged_by, keep_io_types)
     place = Path(target_model_path)
     place.parent.mkdir(parents=True, exist_ok=True)
     location = location or "fp16_tensor.data"
@@ -132,21 +133,23 @@ def auto_convert_mixed_precision_model_path(
     onnx.save_model(result, str(place), save_as_external_data=True, location=location)
 
 
-def _accepted(
+def _tune_until_accepted(
     model: onnx.ModelProto, feed: Mapping[str, Array], validate: Validate | None,
     limits: tuple[float, float] | None, keep: bool,
 ) -> onnx.ModelProto:  # fmt: skip
-    """For another converter's function: the first result accepted; ``limits``: rtol and atol. Raises NotConverted."""
+    """For another converter's function: tunes a model to ever smaller shares of the allowed error (`LEVELS`), and
+    returns the first result accepted on ``feed``, by ``validate`` if given and by ``limits``, (rtol, atol), if given.
+    ``keep``: the types of inputs and outputs. Raises NotConverted where none is accepted."""
     rtol, atol = limits or (1e-2, 1e-3)
 
-    def beyond(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:
-        """How much of what is allowed the worst number takes."""
-        return max(worst(np.asarray(reference[k], np.float64), np.asarray(result[k], np.float64)) for k in reference)
+    def largest_share(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+        """The largest error of any number, as a share of what ``limits`` allow it."""
+        return max(share(np.asarray(reference[k], np.float64), np.asarray(result[k], np.float64)) for k in reference)
 
-    def worst(a: Array, b: Array) -> float:
+    def share(a: Array, b: Array) -> float:
         with np.errstate(all="ignore"):  # infinite in both is alike
-            taken = np.where(a == b, 0.0, np.abs(b - a) / (atol + rtol * np.abs(b)))
-        return float(np.max(np.where(np.isnan(taken), np.inf, taken), initial=0.0))
+            shares = np.where(a == b, 0.0, np.abs(b - a) / (atol + rtol * np.abs(b)))
+        return float(np.max(np.where(np.isnan(shares), np.inf, shares), initial=0.0))
 
     def accepts(outputs: list[Result]) -> bool:
         if validate is not None and not validate(wanted, outputs):
@@ -157,7 +160,7 @@ def _accepted(
     if not accepts(wanted):
         raise NotConverted("AMP312", "the float32 outputs themselves are not accepted", hint="mend validate_fn")
     for part in LEVELS:
-        found = tune(model, data=[feed], metric=beyond, tolerance=part, keep_io_types=keep)
+        found = tune(model, data=[feed], metric=largest_share, tolerance=part, keep_io_types=keep)
         if found.plan is None:
             continue
         result = apply(model, found.plan)
@@ -176,7 +179,7 @@ def convert_np_to_float16(np_array: Array, min_positive_val: float = 1e-7, max_f
 def convert_tensor_float_to_float16(
     tensor: onnx.TensorProto, min_positive_val: float = 1e-7, max_finite_val: float = 1e4
 ) -> onnx.TensorProto:
-    """A float32 tensor made float16 in place, clamped so. Raises ValueError for what is no tensor."""
+    """A float32 tensor made float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
     return tensor_in_float16(tensor, min_positive_val, max_finite_val)
 
 

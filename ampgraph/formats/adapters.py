@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 UNLISTED_SINCE = 4  # the IR version since which a stored tensor need not be an input
 
 Back = Callable[[Graph, bool], object]
-"""Turns a graph into the caller's kind of model. It takes whether anything changed."""
+"""(graph, whether anything changed) -> a model of the caller's kind; one that did not change is a copy of the
+caller's."""
 
 
 def load(model: object) -> tuple[Graph, Back]:
-    """The graph of a model, and a function that turns a graph back into the caller's kind.
-
-    Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
-    onnx.ModelProto back, or an onnx_ir.Model where the weights are external and no value is a map. Where nothing
-    changed it comes back as it was. Raises AmpError AMP104 for anything else.
-    """
+    """(graph of a caller's model, a function that turns a graph of it back into the caller's kind). Takes a path,
+    onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an onnx.ModelProto
+    back, or an onnx_ir.Model where the weights are external and no value is a map; the path of a MindIR file its Graph.
+    Raises AmpError AMP104 for anything else, and as the formats do for a faulty model."""
     if isinstance(model, (str, os.PathLike)):
         return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
@@ -58,7 +57,8 @@ def load(model: object) -> tuple[Graph, Back]:
 
 
 def load_onnx(model: Model | Graph) -> OnnxGraph:
-    """The graph of an ONNX model as `convert` takes it, sorted; a Graph as it is. Raises AmpError AMP1xx, AMP304."""
+    """The sorted graph of an ONNX model of any kind that `convert` takes; a Graph is sorted in place and returned.
+    Raises AmpError as `load`, and AMP304 for a MindIR model."""
     graph = model if is_graph(model) else load(model)[0]
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP304", f"a {graph.format} model is not run strictly", hint="give an ONNX model")
@@ -67,38 +67,39 @@ def load_onnx(model: Model | Graph) -> OnnxGraph:
 
 
 def proto_of(graph: OnnxGraph) -> onnx.ModelProto:
-    """The model of an ONNX graph as a runtime takes it from memory."""
+    """The ModelProto of an ONNX graph, as a runtime takes it from memory."""
     return onnx_io.to_proto(graph.model)
 
 
 def _as_onnx(graph: Graph) -> OnnxGraph:
-    """The graph of a caller's model as an ONNX one. AmpError AMP307 for another format."""
+    """The graph itself, known to be an ONNX one; raises AmpError AMP307 for one of another format."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     return graph
 
 
 def at_opset(graph: Graph, opset: int) -> Graph:
-    """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
+    """A new graph of an ONNX model in another opset. Raises AmpError AMP307 where there is no way, as for MindIR."""
     return opsets.at_opset(_as_onnx(graph), opset)
 
 
 def copied(graph: Graph) -> Graph:
-    """An ONNX model of a caller to try something on; stored tensors are shared. AmpError AMP307 for another format."""
+    """A copy of an ONNX graph that shares its stored tensors. Raises AmpError AMP307 for another format."""
     return OnnxGraph(walk.copied(_as_onnx(graph).model))
 
 
 def defaults(graph: Graph) -> dict[str, int]:
-    """The bytes of float32 tensors that are stored and inputs too, by name: defaults, in the place of which a caller
-    may give other values. Before IR version 4 every stored tensor had to be one; MindIR has none."""
+    """Name -> bytes of the float32 tensors of an ONNX graph that are stored and inputs too: defaults, in the place of
+    which a caller may give other values. Before IR version 4 every stored tensor had to be one; MindIR has none."""
     tensors = {value.name or "": value.const_value for value in _stored_inputs(graph)}
     return {name: t.nbytes for name, t in tensors.items() if t is not None and t.dtype == ir.DataType.FLOAT}
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
-    """Edits a graph of an older IR version: makes constants of initializers that are also listed as inputs; returns how
-    many there were. ``wanted`` None: only where the file's IR version (3) had to list them."""
-    found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
+    """Makes constants of an ONNX graph's initializers that are listed as inputs too, by taking them off the inputs;
+    returns how many there were. ``wanted``: False for none, None only if the file had to list them (before IR 4)."""
+    wanted = _must_list_stored(graph) if wanted is None else wanted
+    found = _stored_inputs(graph) if wanted else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
             graph.model.graph.inputs.remove(value)
@@ -108,19 +109,18 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 
 def _must_list_stored(graph: Graph) -> bool:
-    """Whether the file's IR version requires every initializer among the inputs, so that being one does not mean that
-    callers may replace it."""
+    """Whether an ONNX graph's IR version (3) requires every initializer among the inputs."""
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:
-    """The initializers of the native model that are also inputs; none in MindIR."""
+    """The initializers of an ONNX graph that are inputs too; none of a MindIR graph."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 
 
 def _model_copy(model: ir.Model) -> ir.Model:
-    """A copy to edit. Raises AmpError AMP102 for what makes no sense, as a model that reads what nothing defines."""
+    """A copy of a caller's onnx_ir model. Raises AmpError AMP102 for one that reads what nothing defines."""
     try:
         return walk.copied(model)
     except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
@@ -132,27 +132,27 @@ def _model_copy(model: ir.Model) -> ir.Model:
 
 
 def _proto_copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Another proto of the same content: the caller's own is never handed back, nor edited."""
+    """A copy of a caller's ModelProto, as their own is never edited, nor handed back."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     return copy
 
 
 def _native_model(graph: Graph) -> ir.Model:
-    """The native model of a graph that is known to be ONNX."""
+    """The onnx_ir model of a graph that is known to be ONNX."""
     assert isinstance(graph, OnnxGraph)
     return graph.model
 
 
 def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
-    """A MindIR file as a Graph; what comes back is that Graph, edited in place."""
+    """(Graph of a MindIR file, the `Back` for it, which gives that Graph itself)."""
     from .mindir.graph import MindirGraph
 
     return MindirGraph.load(path), lambda graph, changed: graph
 
 
 def _from_path(path: Path) -> tuple[Graph, Back]:
-    """An ONNX file as a Graph; what comes back is a ModelProto, or an ir.Model where tensors lie in data files."""
+    """(Graph of an ONNX file, the `Back` for it: to a ModelProto, or an ir.Model where tensors lie in data files)."""
 
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _native_model(graph)
@@ -166,7 +166,7 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
 
 
 def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
-    """A copy of a GraphSurgeon graph as a Graph; what comes back is a GraphSurgeon graph."""
+    """(Graph of a copy of a GraphSurgeon graph, the `Back` for it, which gives a GraphSurgeon graph)."""
     import onnx_graphsurgeon as gs
 
     def back(graph: Graph, changed: bool) -> gs.Graph:
@@ -176,8 +176,7 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
 
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
-    """A copy of the model of torch's ONNXProgram as a Graph; what comes back is a program with the same exported
-    module."""
+    """(Graph of a copy of torch's ONNXProgram, the `Back` for it: to a program with the same exported module)."""
 
     def back(graph: Graph, changed: bool) -> ONNXProgram:
         return type(program)(_native_model(graph) if changed else program.model.clone(), program.exported_program)

@@ -22,12 +22,13 @@ MODEL_SUFFIXES = {".onnx", ".mindir"}
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Before a model is written: raises AmpError as `refuse_output`, the model's data files among the sources."""
+    """Before a model is written to ``output``: raises AmpError AMP105 and AMP106 as `refuse_output` does, with the data
+    files of ``graph`` among the sources. ``option``: by which the user names the output, for the hint."""
     refuse_output(output, [*sources, *graph.data_files()], option)
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Before a model is written: raises AmpError as `refuse_overwriting`, and AMP105 for a name of the other format."""
+    """Before a model is written to ``output``: raises as `refuse_overwriting`, and AMP105 for another format's name."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
@@ -36,7 +37,8 @@ def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: s
 
 @contextlib.contextmanager
 def content(path: Path, suffix: str) -> Iterator[memoryview]:
-    """The bytes of a model's file, either format, without a copy. AmpError AMP101 for what is no readable file."""
+    """For a `with` statement: the bytes of a model's file of either format, mapped, not copied. Raises AmpError AMP101
+    for what is no file that can be read. ``suffix``: what names of this format end in, for the hint."""
     try:
         if path.is_dir():
             hint = f"name the {suffix} file in it"
@@ -63,8 +65,8 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many elements the shape of a tensor in a file has. AmpError AMP102 for a negative size, or too many; it names
-    the tensor, ``who``, and the file, ``where``."""
+    """How many elements the shape of a stored tensor has. Raises AmpError AMP102 for a negative size, and beyond 2**50;
+    ``who`` and ``where``: how the message names the tensor and the file."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -74,18 +76,19 @@ def elements_in(dims: Sequence[int], who: str, where: str) -> int:
 
 
 def check_held(held: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP102 where a tensor inside of the model's file ``held`` another number of bytes than the
-    ``expected`` ones of its shape; ``who``, ``where``: as of `elements_in`."""
+    """Raises AmpError AMP102 where a stored tensor in the model's file holds another number of bytes (``held``) than
+    its shape needs (``expected``); ``who``, ``where``: as for `elements_in`."""
     if held != expected:
         raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
 
 
 def data_file(location: str, folder: Path, who: str, where: str) -> str:
-    """The real path of a data file. Raises AmpError AMP103 for one outside the model's ``folder``, or not there.
-    ``location``: as a tensor names it; ``who``, ``where``: as of `elements_in`."""
-    root = os.path.realpath(folder)
-    real = "" if "\0" in location else os.path.realpath(os.path.join(folder, location))
-    if not location or os.path.isabs(location) or not real or os.path.commonpath([root, real]) != root:
+    """The real path of a data file of either format. Raises AmpError AMP103 for one outside the model's ``folder``, or
+    not there. ``location``: as a tensor names it; ``who``, ``where``: as for `elements_in`."""
+    root, real = os.path.realpath(folder), ""
+    if location and "\0" not in location and not os.path.isabs(location):
+        real = os.path.realpath(os.path.join(folder, location))
+    if not real or os.path.commonpath([root, real]) != root:
         message = f"external data of {who} lies outside the model's folder: '{location}'"
         raise AmpError("AMP103", message, where=where, hint="move the data file beside the model")
     if not os.path.isfile(real):
@@ -95,8 +98,8 @@ def data_file(location: str, folder: Path, who: str, where: str) -> str:
 
 
 def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file of
-    ``size`` bytes; ``who``: the tensor, for the message."""
+    """Raises AmpError AMP103 where a stored tensor does not lie in its data file of ``size`` bytes, or has not the
+    ``expected`` bytes of its shape. ``place``: (location, offset, length); ``who``, ``where``: as for `elements_in`."""
     location, offset, length = place
     if offset < 0 or length != expected or offset + length > size:
         message = f"{who} wants {length:,} bytes at {offset:,} of '{location}', which has {size:,}"
@@ -108,8 +111,8 @@ def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str
 
 @contextlib.contextmanager
 def faults_reported(*models: object) -> Iterator[None]:
-    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid ONNX to begin
-    with; of other things nothing is said."""
+    """For a `with` statement: turns an unexpected error in the body into AmpError AMP204 where one of ``models``
+    (paths, ModelProtos; others are not looked at) is faulty ONNX to begin with."""
     import logging
 
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
@@ -133,7 +136,7 @@ def faults_reported(*models: object) -> Iterator[None]:
 
 
 def _checker_fault(model: object) -> str:
-    """The first thing that onnx.checker says against a model, or an empty string."""
+    """What onnx.checker says first against a path or ModelProto, or that names are not text; "" for anything else."""
     import onnx
 
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto)):

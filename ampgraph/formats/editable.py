@@ -10,10 +10,8 @@ Key = tuple[str, frozenset[str]]  # the low type, and the inputs and outputs tha
 
 
 class EditableGraph:
-    """What the graphs of both formats share: dataflows, and which of them are out of date.
-
-    ``build``: reads the file's graph into a dataflow, for the low type and the names of the inputs and outputs that are
-    to be low."""
+    """What the graphs of both formats share: dataflows, and which of them are out of date. ``build``: reads the file's
+    graph into a dataflow, for the low type and the names of the inputs and outputs that are to be low."""
 
     def __init__(self, build: Callable[[str, frozenset[str]], Dataflow]) -> None:
         self._build = build
@@ -28,22 +26,19 @@ class EditableGraph:
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
         """For graphs of both formats: a snapshot of the graph, without ties that earlier readers made; it is read from
-        the file again only behind an edit. ``low_io``: names of inputs and outputs that are to be low.
-
-        It is out of date, and raises StaleDataflow, once the graph is edited."""
+        the file again only behind an edit. ``low_io``: names of inputs and outputs that are to be low. It is out of
+        date, and raises StaleDataflow, once the graph is edited."""
         if (low, low_io) not in self._made:
             self._made[low, low_io] = self._build(low, low_io)
         self._given.append(self._made[low, low_io].fork())
         return self._given[-1]
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """For graphs of both formats: a sentence for each slot that holds two types, and for each type that its slot
-        does not admit."""
+        """For both formats: a sentence for each slot of two types, and each type that its slot does not admit."""
         return self.dataflow(low).conflicts
 
     def repairs(self) -> list[str]:
-        """What was put right when the model was read from its file, a sentence each; none where a format puts nothing
-        right."""
+        """What was put right when the model was read, a sentence each; none where a format puts nothing right."""
         return []
 
     def settle_shapes(self) -> None:

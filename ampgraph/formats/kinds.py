@@ -1,4 +1,4 @@
-"""The kinds of model that the verbs take."""
+"""The kinds of model that the verbs of the Python API take, as types."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Model: TypeAlias = PathLike | Loaded
 
 
 def is_graph(model: Model | Graph) -> TypeIs[Graph]:
-    """Whether a model is loaded already."""
+    """Whether a caller's model is a Graph, and so loaded already: it has the method ``dataflow``."""
     return hasattr(model, "dataflow")
 
 
 def path_of(model: object) -> PathLike | None:
-    """The file of a caller's model, None for one in memory."""
+    """The path of a caller's model, as it was given; None for one in memory."""
     return model if isinstance(model, (str, os.PathLike)) else None

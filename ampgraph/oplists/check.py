@@ -10,34 +10,34 @@ from typing import Any
 from ..core.errors import nearest
 from ..core.renamed import RENAMED, warn_renamed_words
 from ..core.spellings import LEVELS
-from .files import ListFile, check_known, check_operator, check_variable, mistake, plain, read_file, type_name
+from .files import ListFile, canonical_name, check_known, check_operator, check_variable, mistake, read_file, type_name
 from .pattern_files import region_kinds
 from .traits import check_traits
 
 CLASSES = ("allow", "infer", "neutral", "deny", "fp32")
 OLD_CLASSES = {one.old: one.new for one in RENAMED if one.where == "list files"}
-"""What they were called until 0.2."""
+"""Name of a class until 0.2 -> its name now."""
 LEVEL_VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CLASSES, ("low", "float32", "cut")),
     "float32_inside": ("cut", "list"),
     "accuracy_guards": ("hold", "warn", "off"),
 }
 OURS = ("regions", "levels")
-"""Tables that the rule of our own lists reads, and no framework's."""
+"""Tables of a user's list that count for our own policy, and for no framework's."""
 TABLES = ("tied", "float32", "firm", "traits")
 
 
 def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) -> list[ListFile]:
-    """The lists that a user names, each read and checked. ``classes``: those of the policy's list."""
+    """The lists that a user names, read and checked (AmpError AMP301). ``classes``: those of the policy's list."""
     files = [read_file(path) for path in ([extra] if isinstance(extra, (str, Path)) else extra)]
     if classes == CLASSES:
-        files = [_in_new_words(file) for file in files]
+        files = [_with_new_names(file) for file in files]
     for file in files:
         check_file(file, classes)
     return files
 
 
-def _in_new_words(file: ListFile) -> ListFile:
+def _with_new_names(file: ListFile) -> ListFile:
     """A user's list whose classes have names of before 0.3, under the names of now. Warns once for the file."""
     levels = file.data.get("levels")
     bodies = [values for values in levels.values() if isinstance(values, dict)] if isinstance(levels, dict) else []
@@ -45,10 +45,10 @@ def _in_new_words(file: ListFile) -> ListFile:
     if not old:
         return file
     warn_renamed_words(file.name, old)
-    data = _renamed(file, file.data, "")
+    data = _rename_classes(file, file.data, "")
     if bodies:
         data["levels"] = {
-            name: _renamed(file, values, f"levels.{name}") if isinstance(values, dict) else values
+            name: _rename_classes(file, values, f"levels.{name}") if isinstance(values, dict) else values
             for name, values in data["levels"].items()
         }
     lines = dict(file.lines)
@@ -57,8 +57,9 @@ def _in_new_words(file: ListFile) -> ListFile:
     return ListFile(file.name, data, lines)
 
 
-def _renamed(file: ListFile, values: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """A list file's tables under their names of now; an old and a new name together are a mistake."""
+def _rename_classes(file: ListFile, values: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """A table of a list file with its keys under their names of now. Raises AmpError AMP301 where an old name and the
+    new one stand together. ``table``: its name, "" for the file itself."""
     for old, new in OLD_CLASSES.items():
         if old in values and new in values:
             place = (table, old) if table else (old, "")
@@ -67,12 +68,11 @@ def _renamed(file: ListFile, values: Mapping[str, Any], table: str) -> dict[str,
 
 
 def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:
-    """Raise AmpError for the first mistake in a user's list."""
+    """Raises AmpError AMP301 for the first mistake in a user's list. ``classes``: those that it may have."""
     tables = (*classes, *(OURS if classes == CLASSES else ()), *TABLES)
     for table, value in file.data.items():
         if table not in tables:
-            shown = [f"[{one}]" for one in tables]
-            hint = nearest(table, list(tables)) or f"tables are {', '.join(shown)}"
+            hint = nearest(table, list(tables)) or f"tables are {', '.join(f'[{name}]' for name in tables)}"
             what = "table" if isinstance(value, dict) else "key"
             raise mistake(file, table if (table, "") in file.lines else "", table, f"unknown {what} '{table}'", hint)
         if not isinstance(value, dict):
@@ -96,7 +96,7 @@ def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
         for key, reason in file.data.get(cls, {}).items():
             check_operator(file, cls, key)
             _check_reason(file, cls, key, reason)
-            kind = plain(key)
+            kind = canonical_name(key)
             if kind in seen:
                 message = f"'{kind}' is in [{cls}] and in [{seen[kind][0]}] ({file.where(*seen[kind])})"
                 raise mistake(file, cls, key, message, "keep one of the two")
@@ -153,7 +153,7 @@ def _check_level(file: ListFile, level: str, entries: object) -> None:
         check_known(file, table, key, key, "key", [*LEVEL_VALUES, "description"], " of a level")
         allowed = LEVEL_VALUES.get(key, ())
         if not isinstance(value, str) or value not in allowed:
-            shown = f"'{value}'" if isinstance(value, str) else type_name(value)
-            words = f"one of {', '.join(allowed)}" if allowed else f'write {key} = "why"'
-            hint = nearest(str(value), list(allowed)) or words
-            raise mistake(file, table, key, f"'{key}' cannot be {shown}", hint)
+            given = f"'{value}'" if isinstance(value, str) else type_name(value)
+            form = f"one of {', '.join(allowed)}" if allowed else f'write {key} = "why"'
+            hint = nearest(str(value), list(allowed)) or form
+            raise mistake(file, table, key, f"'{key}' cannot be {given}", hint)

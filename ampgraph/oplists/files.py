@@ -46,13 +46,14 @@ class ListFile:
         return f"{self.name}:{line}"
 
 
-def plain(kind: str) -> str:
-    """An operator's name in the lists by its one spelling: `ai.onnx::Conv` and `Conv` are one."""
+def canonical_name(kind: str) -> str:
+    """An operator's name in the one spelling that the lists keep: without `ai.onnx::`, so `Conv`."""
     return kind.removeprefix("ai.onnx::")
 
 
 def read_file(path: str | Path) -> ListFile:
-    """Parse a list file; what it holds is not checked here."""
+    """Parses a list file; what it holds is not checked here. Raises AmpError AMP301 for one that cannot be read, is not
+    UTF-8 text, is no TOML or is nested too deeply."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -79,14 +80,15 @@ def own_file(name: str) -> ListFile:
 
 
 def mistake(file: ListFile, table: str, key: str, message: str, hint: str = "") -> AmpError:
-    """AMP301 at the line of an entry."""
+    """The error AMP301 at the line of an entry of a list file, to be raised."""
     return AmpError("AMP301", message, where=file.where(table, key), hint=hint)
 
 
 def check_known(
     file: ListFile, table: str, key: str, name: str, what: str, known: Collection[str], of: str = ""
 ) -> None:
-    """Raises AmpError AMP301 at an entry for a name that is none of those known."""
+    """Raises AmpError AMP301 at an entry of a list file for a name that is not among ``known``. ``what``: the sort of
+    name, and ``of``: of what, in the message."""
     if name not in known:
         hint = nearest(name, list(known)) or f"{what}s are {', '.join(known)}"
         raise mistake(file, table, key, f"unknown {what} '{name}'{of}", hint)
@@ -135,29 +137,28 @@ def known_operators() -> Mapping[str, tuple[str, ...]]:
 
 def check_operator(file: ListFile, table: str, key: str, line: str = "") -> None:
     """Raises AmpError AMP301 for a name that no operator has; ``line``: the key to point at, where it is not the name.
-
-    A domain that no schema is known for is the user's own and passes.
-    """
+    A domain that no schema is known for is the user's own and passes."""
     known = known_operators()
-    kind = plain(key)
+    kind = canonical_name(key)
     domain = kind.rpartition("::")[0]
     if kind in known or (domain and not any(name.startswith(f"{domain}::") for name in known)):
         return
     bare = kind.rpartition("::")[2]
     same = [name for name in known if name.rpartition("::")[2] == bare]
-    hint = f"did you mean '{same[0]}'?" if same else ""
-    hint = hint or nearest(kind, [name for name in known if name.rpartition("::")[0] == domain])
+    in_domain = [name for name in known if name.rpartition("::")[0] == domain]
+    hint = f"did you mean '{same[0]}'?" if same else nearest(kind, in_domain)
     raise mistake(file, table, line or key, f"no operator is called '{key}'", hint or nearest(kind, list(known)))
 
 
 def check_variable(file: ListFile, table: str, key: str, variable: str) -> None:
     """Raises AmpError AMP301 for a type variable that an operator does not have. One without a schema has a slot for
     each input and output: in0, in1 ... and out0 ..."""
-    variables = known_operators().get(plain(key))
+    variables = known_operators().get(canonical_name(key))
     if variables is None and _POSITION.fullmatch(variable):
         return
     if variables is not None and (variable in variables or variable.startswith("input:")):
         return
-    hint = "no schema of it is known: its inputs are in0, in1 ..., its outputs out0 ..."
-    hint = hint if variables is None else f"its type variables are {', '.join(variables)}"
+    hint = f"its type variables are {', '.join(variables or ())}"
+    if variables is None:
+        hint = "no schema of it is known: its inputs are in0, in1 ..., its outputs out0 ..."
     raise mistake(file, table, key, f"'{key}' has no type variable '{variable}'", hint)

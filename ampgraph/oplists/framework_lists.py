@@ -25,11 +25,11 @@ from pathlib import Path
 from ..core.errors import AmpError
 from ..core.spellings import LEVELS
 from .check import CLASSES
-from .files import ListFile, own_file, plain
+from .files import ListFile, canonical_name, own_file
 
 OWN = "ampgraph.toml"
 """Our own list: its classes are what levels.toml speaks of."""
-SAID = ("at", "about", "source")
+SAID = ("at", "about", "source")  # keys that each class of a framework's list has
 FOLLOWS = "follows"
 """What becomes of a class whose operators take the type of their first operand."""
 INSIDE = "inside"
@@ -38,7 +38,7 @@ INSIDE = "inside"
 
 @dataclass(frozen=True)
 class Listing:
-    """One operator's entry."""
+    """One operator's entry in a list: its class, and why."""
 
     cls: str
     reason: str
@@ -48,7 +48,8 @@ class Listing:
 
 @dataclass(frozen=True)
 class ListClass:
-    """A class of a framework's list. ``levels``: what levels do with it that do not do ``at``."""
+    """A class of a framework's list, as the head of `oplists.framework_lists` says. ``levels``: level -> what it does
+    with the class, where that is not ``at``."""
 
     name: str
     at: str
@@ -76,15 +77,10 @@ class Framework:
         return tuple(self.classes) or CLASSES
 
     def own(self, file: ListFile) -> list[str]:
-        """``space::name`` of the framework's own operators in its list."""
+        """``space::name`` of the framework's own operators in its list, as `aten::conv2d`."""
         tables = [file.data.get(cls, {}) for cls in self.classes]
-        return [
-            f"{space}::{name}"
-            for table in tables
-            for space, names in table.items()
-            if isinstance(names, list)
-            for name in names
-        ]
+        spaces = [(space, names) for table in tables for space, names in table.items() if isinstance(names, list)]
+        return [f"{space}::{name}" for space, names in spaces for name in names]
 
     def meaning(self, cls: str) -> str:
         """What a class means to the framework, with its source: empty for our own lists."""
@@ -94,8 +90,7 @@ class Framework:
 
 @cache
 def framework(name: str | Path) -> Framework:
-    """The framework whose lists one of our files holds, none for our own lists. Raises AmpError AMP901 for a file that
-    does not say it."""
+    """The framework of a list file, nameless for our own. Raises AmpError AMP901 for a file that does not say it."""
     file = own_file(str(name))
     if name == OWN:
         return Framework()
@@ -106,7 +101,8 @@ def framework(name: str | Path) -> Framework:
 
 
 def _list_class(file: ListFile, name: str) -> ListClass:
-    """A class of a framework's list, with what becomes of its operators at each level."""
+    """A class of a framework's list, with what becomes of its operators at each level. Raises AmpError AMP901 for one
+    without a key of `SAID`, or with an unknown one."""
     data = file.data["classes"][name]
     wrong = [key for key in SAID if key not in data] + [key for key in data if key not in (*SAID, *LEVELS)]
     if wrong:
@@ -117,11 +113,11 @@ def _list_class(file: ListFile, name: str) -> ListClass:
 
 
 def entries(file: ListFile, whose: Framework) -> Iterator[tuple[str, Listing]]:
-    """What a list file says: operator by operator, its class and reason."""
+    """Yields what a list file says: operator by operator, its class and reason. ``whose``: the framework."""
     for cls in whose.names:
         for key, value in file.data.get(cls, {}).items():
             where = file.where(cls, key)
             if isinstance(value, str):
-                yield plain(key), Listing(cls, value, where)
+                yield canonical_name(key), Listing(cls, value, where)
             else:
-                yield from ((f"{key}::{one}", Listing(cls, whose.classes[cls].about, where)) for one in value)
+                yield from ((f"{key}::{name}", Listing(cls, whose.classes[cls].about, where)) for name in value)

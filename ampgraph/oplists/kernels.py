@@ -101,14 +101,18 @@ class Broken:
         return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
-        """Of a target's table: whether a node with these attributes is one of those that fail."""
+        """Of a target's table: whether a node with these attributes is one of those that fail by ``attribute``: it has
+        another value there than `fine`. False where the table names no attribute."""
         value = attributes.get(self.attribute)
-        value = self.default if value is None else value
-        return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
+        if value is None:
+            value = self.default
+        if isinstance(value, bytes):
+            value = value.decode()
+        return bool(self.attribute) and value != self.fine
 
-    def left_for(self, attributes: Mapping[str, object]) -> str:
-        """A target's table: the attribute whose value makes a node one of those that fail: one that `runs` does not
-        list, or `mirrored` and not symmetric; "" where the node runs."""
+    def failing_attribute(self, attributes: Mapping[str, object]) -> str:
+        """Of a target's table: the name of the attribute whose value makes a node one of those that fail: one that
+        `runs` does not list, or `mirrored` and not symmetric; "" where the node runs."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored
@@ -116,9 +120,12 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """A target's table: whether an attribute's value is in ``fine``: not set, a word in any case, a list of them."""
+    """Of a target's table: whether an attribute's value is one that runs: not set, or in ``fine``. Of a list each word,
+    in whatever case, has to be the one of ``fine`` in turn, from its start again at its end."""
     if isinstance(value, (list, tuple)):
-        return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
+        if not fine:
+            return not value
+        return all(word.lower() == fine[place % len(fine)] for place, word in enumerate(value))
     return value is None or value in fine
 
 
@@ -132,14 +139,13 @@ class Fusion:
     reason: str
 
     def breaks(self, opset: int, low: str) -> bool:
-        """Of a target's table: whether what the runtime makes of the form does not load at an opset, where a Cast to a
-        low type stands in front of it."""
+        """Of a target's table: whether the form, with a Cast to a low type in front, does not load at an opset."""
         return low in self.since and opset >= self.since[low]
 
 
 @dataclass(frozen=True)
 class Fused:
-    """How a target's runtime knows a region that it makes one kernel of."""
+    """How a target's runtime knows a region that it makes one kernel of, and how we have to write it for that."""
 
     why: str
     operators: frozenset[str]
@@ -166,7 +172,7 @@ Place = Literal["", "stored", "number", "vector"]
 
 @dataclass(frozen=True)
 class PairFusion:
-    """A fusion of two operators, of which the second alone reads what the first makes."""
+    """A fusion of (first, second) operators, of which the second alone reads the first; ``makes``: what it is then."""
 
     name: str
     makes: str
@@ -176,7 +182,7 @@ class PairFusion:
 
 @dataclass(frozen=True)
 class Attention:
-    """How a runtime knows an attention by a Softmax of which ``selects`` takes zero where ``tests`` finds NaN."""
+    """How a runtime knows an attention: by its Softmax; a Where (``selects``) replaces NaN (``tests``) by zero."""
 
     tests: str
     selects: str
@@ -258,65 +264,69 @@ class Kernels:
 
     @cached_property
     def folded_into(self) -> Mapping[str, Mapping[str, str]]:
-        """A target's table: pairs (first -> second -> fusion): the second's constants go into the first's weights."""
+        """Of a target's table: first -> second -> fusion that takes the second's constants into the first's weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:
-            for first, then in pair.pairs if pair.where == "stored" else ():
-                found.setdefault(first, {})[then] = pair.name
+            for first, second in pair.pairs if pair.where == "stored" else ():
+                found.setdefault(first, {})[second] = pair.name
         return MappingProxyType(found)
 
     @cached_property
-    def scaled(self) -> Mapping[str, str]:
-        """A target's table: product -> the fusion that takes a number which scales an operand or the result."""
-        by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
-        products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
-        return MappingProxyType({product: name for found, name in products for product in found})
+    def scaled_products(self) -> Mapping[str, str]:
+        """Of a target's table: product -> name of the fusion that takes a number which scales an operand or the result.
+        The product is the operator that stands in all pairs of such a fusion."""
+        found: dict[str, str] = {}
+        for fusion in self.fused_pairs:
+            if fusion.where == "number":
+                in_all_pairs = frozenset.intersection(*map(frozenset, fusion.pairs))
+                found |= dict.fromkeys(in_all_pairs, fusion.name)
+        return MappingProxyType(found)
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
-        """By a target's table: whether this slot may be low here; None: nothing here says no, so the schema decides.
-
-        `opset` is the model's for the operator's domain, or the version of its schema.
-        """
+        """By a target's table: whether a slot (a type variable of an operator's schema) may be low; None: nothing in
+        the table says no, so the schema decides. `opset` is the model's for the operator's domain, or the version of
+        its schema."""
         broken = self.broken.get(kind)
         if broken and broken.always and low in broken.reasons:
             return False
-        types = self._types(kind, opset)
-        if types is not None and (type_variable not in types or low in types[type_variable]):
+        if self.computes(kind, opset, type_variable, low):
             return True
+        without_kernel = not self.runs(kind, opset)
         wrapped = self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
-        if wrapped or self.missing == "unasked" or (self.missing == "schema" and types is None):
+        if wrapped or self.missing == "unasked" or (self.missing == "schema" and without_kernel):
             return None
-        if types is None and self.fallback is not None:
-            return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
+        if without_kernel and self.fallback is not None:
+            return False if self.fallback.admits(kind, opset, type_variable, low) is False else None
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """By the fallback's table: whether that runs an operator in float32 only, so that keeping it low would only
-        move the Casts there."""
+        """By a target's table: whether only its fallback runs an operator, in float32: low would only move Casts."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False
         return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """By a target's table: whether there is a kernel of the low type itself, without casts of the runtime's."""
-        types = self._types(kind, opset)
+        """By a target's table: whether there is a kernel that takes a slot (``type_variable``) low itself, without
+        casts of the runtime's. A kernel that does not speak of the slot takes it in any type."""
+        types = self._kernel_types(kind, opset)
         return types is not None and (type_variable not in types or low in types[type_variable])
 
     def runs(self, kind: str, opset: int) -> bool:
         """By a target's table: whether there is a kernel for an operator at this opset, in whatever type."""
-        return self._types(kind, opset) is not None
+        return self._kernel_types(kind, opset) is not None
 
     def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
-        """By a target's table: why a node with these attributes would fail in the low type, or an empty string."""
+        """By a target's table: why a node with these attributes would fail in the low type; "" where it does not. For
+        an operator without a kernel the fallback's table says it."""
         broken = self.broken.get(kind)
         if broken and low in broken.reasons and (broken.always or broken.fails(attributes)):
             return broken.reasons[low]
-        if self.fallback is not None and self._types(kind, opset) is None:
+        if self.fallback is not None and self._kernel_types(kind, opset) is None:
             return self.fallback.refuses(kind, opset, low, attributes)
         return ""
 
-    def _types(self, kind: str, opset: int) -> Mapping[str, frozenset[str]] | None:
+    def _kernel_types(self, kind: str, opset: int) -> Mapping[str, frozenset[str]] | None:
         """By a target's table: type variable -> float types of the kernel at this opset; None without a kernel."""
         for entry in self.entries.get(kind, ()):
             since, until, types = _parse_entry(entry)
@@ -327,7 +337,8 @@ class Kernels:
 
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
-    """An entry of a target's table: `13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
+    """An entry of a target's table: `13-21 T=float,float16 T1=float` as (13, 21, {"T": ...}): the first and the last
+    opset, None for `13-` without end, and the types of each type variable."""
     opsets, *variables = text.split()
     since, _, until = opsets.partition("-")
     pairs = (variable.partition("=") for variable in variables)

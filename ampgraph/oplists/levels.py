@@ -32,18 +32,18 @@ class Level:
     """`hold`, `warn` or `off`."""
     description: str
 
-    def of(self, cls: str) -> str:
-        """What this level of the lists does with a class."""
+    def of_class(self, cls: str) -> str:
+        """What this level of the lists does with a class: ``low``, ``float32`` or ``cut``."""
         return str(getattr(self, cls))
 
     def trusts_kernels(self, cls: str) -> bool:
-        """Of a level in the lists: whether a kernel that keeps float32 inside is float32 enough for a class."""
-        return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of(cls) == "float32"
+        """Of a level in the lists: whether a float32 class leaves kernels that keep float32 inside to the cut."""
+        return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of_class(cls) == "float32"
 
 
 def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> dict[str, Level]:
-    """Every level by name; a `[levels.O2]` table in an extra file, a list of these ``classes``, changes the keys that
-    it names."""
+    """Every level by name; a `[levels.O2]` table in an ``extra`` file, a user's list whose classes are ``classes``,
+    changes the keys that it names. Raises AmpError AMP901 for a level that lacks a key or has one too many."""
     merged: dict[str, dict[str, str]] = {name: {} for name in LEVELS}
     for file in (own_file("levels.toml"), *user_files(extra, classes)):
         for name, values in file.data.get("levels", {}).items():
@@ -56,7 +56,7 @@ def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASS
 
 
 def load_level(name: str, extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> Level:
-    """One level of the lists."""
+    """The level of a name, with what ``extra`` files change. Raises AmpError AMP302 for a name that none has."""
     levels = load_levels(extra, classes)
     if name not in levels:
         hint = nearest(name, list(levels)) or f"levels are {', '.join(levels)}"

@@ -18,7 +18,7 @@ from ..core.typed import reader
 from .files import own_file
 
 NO_SLOT = "-"
-"""Nothing is decided there: no float, or a tensor whose type is a fact."""
+"""In the place of a slot where nothing is decided: no float, or a tensor whose type is a fact."""
 
 FIXED_TYPES = frozenset({"bool", "float32", "int8", "int32", "int64"})
 """Outputs that never change their type; a slot is none of these."""
@@ -28,7 +28,8 @@ LOW_TYPES = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node holds what the role calls an attribute: an operand, else an attribute of the primitive."""
+    """Where a MindSpore node holds what the role calls an attribute: in an ``operand``, by its place (-1: in none),
+    else in an ``attribute`` of the primitive."""
 
     operand: int = -1
     attribute: str = ""
@@ -36,7 +37,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Operator:
-    """One primitive. ``inputs`` and ``outputs`` are slots, fixed types or "-"; the last may repeat (``variadic_*``)."""
+    """One primitive of MindSpore. ``role``: the ONNX operator that it computes; ``inputs`` and ``outputs``: slots,
+    fixed types or "-"; the last may repeat (``variadic_*``). ``attributes``: the role's name of one -> where it is."""
 
     name: str
     role: str = ""
@@ -115,7 +117,6 @@ def _operator_of_row(name: str, row: Mapping[str, Any]) -> Operator:
 
 
 def _attribute_place(text: str) -> Place:
-    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads`` the attribute
-    `pads`."""
+    """The place of the role's attribute on a MindSpore node: ``input:2`` is operand 2, ``attr:pads`` an attribute."""
     sort, _, what = text.partition(":")
     return Place(operand=int(what)) if sort == "input" else Place(attribute=what)

@@ -1,7 +1,7 @@
 """The lists as data: which class an operator belongs to, and why.
 
 lists = load_op_lists(extra=["mine.toml"])
-lists.of("Conv")                                   # Listing(cls='allow', reason='...', source='ampgraph.toml:14')
+lists.entry("Conv")                                # Listing(cls='allow', reason='...', source='ampgraph.toml:14')
 lists.traits.has("Reshape", "moves")               # True
 """
 
@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .check import user_files
-from .files import ListFile, own_file, plain
+from .files import ListFile, canonical_name, own_file
 from .framework_lists import FOLLOWS, OWN, Framework, Listing, entries, framework
 from .kernels import TypeGroups
 from .levels import Level
-from .traits import Traits, merged
+from .traits import Traits, merge_traits
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow, Op
@@ -47,9 +47,9 @@ class OpLists:
     own: frozenset[str] = frozenset()
     """Namespaces of the framework's names in the list, as ``aten``."""
     edited: frozenset[str] = frozenset()
-    """What a user's list speaks of."""
+    """Operators that a user's list speaks of."""
 
-    def of(self, kind: str) -> Listing | None:
+    def entry(self, kind: str) -> Listing | None:
         """The entry of an operator in the lists, or None: it is in no list and stays float32."""
         return self.listings.get(kind)
 
@@ -58,9 +58,9 @@ class OpLists:
         the list speaks of such names, else that of its kind, as in a user's list."""
         origin = flow.origin(op) if self.own and op.role not in self.edited else None
         if origin is None:
-            return self.of(op.role)
-        entry = next((entry for name in origin.names if (entry := self.of(name)) is not None), None)
-        own, classes = self.of(op.role), self.framework.classes
+            return self.entry(op.role)
+        entry = next((self.listings[name] for name in origin.names if name in self.listings), None)
+        own, classes = self.entry(op.role), self.framework.classes
         if entry and own and classes[entry.cls].at == FOLLOWS and classes[own.cls].at == "low":
             return own  # the exporter folded the named operator, a norm, into this one
         return entry
@@ -70,26 +70,24 @@ class OpLists:
         return iter(sorted(self.listings.items()))
 
     def at(self, cls: str, level: Level) -> str:
-        """What a level does with a class: ``low``, ``float32``, ``cut``, or a framework's own word."""
+        """What a level does with a class of the lists: ``low``, ``float32``, ``cut``, or a framework's own word."""
         named = self.framework.classes.get(cls)
-        return named.at_level(level.name) if named else level.of(cls)
+        return named.at_level(level.name) if named else level.of_class(cls)
 
     def classes_of(self, at: str) -> tuple[str, ...]:
-        """The classes of the lists that exist to be ``low``, or ``float32``."""
+        """The classes of the lists whose operators are ``low``, or ``float32``, where no level says otherwise."""
         named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
         return named or (("allow",) if at == "low" else ("deny", "fp32"))
 
     def unlisted(self, level: Level) -> str:
-        """What a level does with an operator in no list."""
+        """What a level does with an operator that is in no list: ``float32`` or `FOLLOWS`."""
         return "float32" if level.name == "O0" else self.framework.unlisted
 
 
 def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
-    """A policy's list; files in `extra` are merged over it in order, and the later one wins.
-
-    ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are products or
-    exact are everybody's.
-    """
+    """A policy's lists; ``extra`` files, a user's lists, are merged over them in order, and the later one wins.
+    ``name``: a file of op_lists, or the path of another. Slots, regions and traits, and which operators are products,
+    come from our own files whatever the policy."""
     users = user_files(extra, framework(name).names)
     return _merged_lists(str(name), users) if users else _as_shipped(str(name))
 
@@ -110,7 +108,7 @@ def _merged_lists(name: str, users: Sequence[ListFile]) -> OpLists:
         listings=MappingProxyType(listings),
         **_slot_fields((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
-        traits=merged((own_file("traits.toml"), *users)),
+        traits=merge_traits((own_file("traits.toml"), *users)),
         framework=whose,
         products=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
         own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
@@ -130,11 +128,11 @@ def _slot_fields(files: Sequence[ListFile]) -> dict[str, Any]:
     firm: dict[str, frozenset[str]] = {}
     for file in files:
         for kind, entry in file.data.get("tied", {}).items():
-            tied[plain(kind)] = tuple(map(frozenset, entry["groups"]))
+            tied[canonical_name(kind)] = tuple(map(frozenset, entry["groups"]))
         for table in ("float32", "firm"):
             for kind, slots in file.data.get(table, {}).items():
-                float32.setdefault(plain(kind), {}).update(slots)
-        firm.update({plain(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
+                float32.setdefault(canonical_name(kind), {}).update(slots)
+        firm.update({canonical_name(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
     held = {kind: MappingProxyType(slots) for kind, slots in float32.items()}
     found: dict[str, Mapping[str, Any]] = {"tied": tied, "float32_slots": held, "firm": firm}
     return {name: MappingProxyType(table) for name, table in found.items()}

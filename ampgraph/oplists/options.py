@@ -12,7 +12,7 @@ from ..core.recipe import Recipe
 from .kernels import Kernels
 from .levels import Level
 from .operators import OpLists
-from .rewrites import WITHOUT, chosen
+from .rewrites import WITHOUT, choose_rewrites
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -72,17 +72,17 @@ class Options:
 
     @cached_property
     def dims(self) -> dict[str, int]:
-        """The options' sizes of symbolic dimensions."""
+        """The options' sizes of symbolic dimensions, by name."""
         return dict(self.recipe.dims)
 
     @cached_property
     def rewrites(self) -> frozenset[str]:
         """The rewrites that are asked for. Raises AmpError AMP301 for a word that names none."""
-        return chosen(self.recipe.rewrite)
+        return choose_rewrites(self.recipe.rewrite)
 
     @cached_property
     def off(self) -> frozenset[str]:
-        """The rules that these options switch off."""
+        """The names of the rules that these options switch off."""
         return frozenset(word.removeprefix(WITHOUT) for word in self.recipe.rule)
 
     @property
@@ -96,12 +96,12 @@ class Options:
         return low_type(self.dtype).largest
 
     def holding(self, patterns: tuple[str, ...]) -> Options:
-        """These options with more patterns of nodes that stay float32."""
+        """These options with more ``patterns`` of nodes that stay float32."""
         return replace(self, recipe=replace(self.recipe, fp32=(*self.fp32, *patterns)))
 
 
 def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
-    """These `Options`, as if the target's table had low kernels for some operators."""
+    """These `Options`, as if the target's table had low kernels for operators of some kinds."""
     kernels = options.kernels
     entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
     return replace(options, kernels=replace(kernels, entries=entries))

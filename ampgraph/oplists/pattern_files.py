@@ -54,14 +54,16 @@ def _shared_file() -> ListFile:
 
 @cache
 def conventions() -> Conventions:
-    """What all pattern files look through and how they compare: commutative operators, attributes as operands."""
+    """What all pattern files look through and how they compare: operators that are looked through, commutative ones,
+    attributes that count as operands, and what an Identity is."""
     data = _shared_file().data
     through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
     return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
 
 
 def patterns_of(file: ListFile) -> Iterator[Pattern]:
-    """The patterns in a file of op_lists/patterns, with calls of its functions replaced by what they stand for."""
+    """Yields the patterns in a file of op_lists/patterns, with calls of its functions replaced by what they stand for,
+    several for a function of several variants. Raises AmpError AMP301 for a mistake in the file."""
     data, shared = file.data, _shared_file()
     try:
         kind, anchors, ends, variants = data["region"], data["anchors"], data["ends"], data["variants"]
@@ -72,24 +74,25 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
     private, since = frozenset(data.get("private", ())), data.get("since", 0)
     common = tuple(anchors), tuple(ends), numbers, _stored_names(file), private, since, data.get("fused_only", False)
     for variant, text in variants.items():
-        nodes = _parsed_function(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
+        nodes = _parse_function(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
         written = list(expand(Pattern(kind, variant, nodes, *common), functions))
         found = [pattern for pattern in written if pattern.anchor]  # a function may be computed without it
         if not found:
             raise mistake(file, "variants", variant, f"no node of '{variant}' is one of {', '.join(anchors)}")
-        if idle := _unused_node(written[0]):
-            raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")
+        unused = _unused_node(written[0])
+        if unused:
+            raise mistake(file, "variants", variant, f"'{unused}' leads to no end of the region")
         yield from found
 
 
 def _unused_node(pattern: Pattern) -> str:
-    """For the check of a pattern file: a node that no end is computed from."""
+    """For the check of a pattern file: the output of a node that no end is computed from; "" where there is none."""
     used = frozenset().union(*(pattern.ancestors(end) for end in pattern.ends))
     return next((node.output for node in pattern.nodes if node.output not in used), "")
 
 
 def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
-    """The functions of a file, each with its variants."""
+    """The functions of a pattern file by name, each with its variants."""
     return {
         name: tuple(_read_function(file, name, text) for text in texts)
         for name, texts in file.data.get("functions", {}).items()
@@ -97,16 +100,16 @@ def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
 
 
 def _read_function(file: ListFile, name: str, text: str) -> Function:
-    """A function of one value in a file of patterns, from its text."""
-    parameters, outputs, nodes = _parsed_function(file, "functions", name, text)
+    """A function of a pattern file, from its text. Raises AmpError AMP301 for one that does not give one value."""
+    parameters, outputs, nodes = _parse_function(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")
     return Function(parameters, outputs[0], nodes)
 
 
 def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
-    """The numbers that a file's patterns may name, with the shared ones; those that are ``unchecked`` fit whatever they
-    are."""
+    """The numbers that a file's patterns may name, with the shared ones; those that the file calls ``unchecked`` fit
+    whatever they are."""
     numbers, unchecked = {**_file_numbers(shared), **_file_numbers(file)}, file.data.get("unchecked", ())
     for name in unchecked:
         if name not in numbers:
@@ -115,7 +118,7 @@ def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
 
 
 def _file_numbers(file: ListFile) -> Mapping[str, Number]:
-    """The numbers of one file."""
+    """The numbers that one pattern file says, by name."""
     return {name: _pattern_number(file, name, value) for name, value in file.data.get("numbers", {}).items()}
 
 
@@ -130,7 +133,7 @@ def _pattern_number(file: ListFile, name: str, value: object) -> Number:
 
 
 def _stored_names(file: ListFile) -> Mapping[str, str]:
-    """The names that must be stored tensors, and of which sort."""
+    """Of a pattern file: name of a value that must be a stored tensor -> of which sort (`STORED`)."""
     stored: Mapping[str, str] = file.data.get("stored", {})
     for name, sort in stored.items():
         if sort not in STORED:
@@ -138,10 +141,10 @@ def _stored_names(file: ListFile) -> Mapping[str, str]:
     return stored
 
 
-Text = tuple[tuple[str, ...], tuple[str, ...], tuple[Node, ...]]
+ParsedFunction = tuple[tuple[str, ...], tuple[str, ...], tuple[Node, ...]]
 
 
-def _parsed_function(file: ListFile, table: str, key: str, text: str) -> Text:
+def _parse_function(file: ListFile, table: str, key: str, text: str) -> ParsedFunction:
     """(parameters, outputs, nodes) of ``(x) => (y) { ... }``, as onnx.parser reads a function."""
     from onnx import parser
 
@@ -158,23 +161,23 @@ def _parsed_function(file: ListFile, table: str, key: str, text: str) -> Text:
 
 
 def _pattern_node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
-    """A node of a pattern's text; an attribute may refer to a name that another node binds."""
+    """A node of a pattern's text; an attribute has a value, or refers to a parameter that another node binds."""
     from onnx import helper
 
     if len(node.output) != 1:
         raise mistake(file, table, key, f"'{node.op_type}' in '{key}' gives one value")
     role = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    attributes = tuple(
-        Attribute(a.name, a.ref_attr_name, True)
-        if a.ref_attr_name
-        else Attribute(a.name, _plain_attribute(helper.get_attribute_value(a)))
-        for a in node.attribute
-    )
-    return Node(node.output[0], (Call(role, tuple(node.input), attributes),))
+    attributes = []
+    for given in node.attribute:
+        if given.ref_attr_name:
+            attributes.append(Attribute(given.name, given.ref_attr_name, True))
+        else:
+            attributes.append(Attribute(given.name, _as_in_dataflow(helper.get_attribute_value(given))))
+    return Node(node.output[0], (Call(role, tuple(node.input), tuple(attributes)),))
 
 
-def _plain_attribute(value: object) -> object:
-    """An attribute in a pattern file as a dataflow gives it."""
+def _as_in_dataflow(value: object) -> object:
+    """An attribute's value in a pattern file as a dataflow gives it: bytes as text, a list as a tuple."""
     if isinstance(value, bytes):
         return value.decode()
     return tuple(value) if isinstance(value, (list, tuple)) else value

@@ -15,7 +15,8 @@ NORMAL = "normal"  # what patterns call the data of a norm before its scale
 
 
 class Region(NamedTuple):
-    """Nodes that share one decision. ``kind`` is the operator they stand for; ``result`` their last node."""
+    """Nodes that share one decision. ``kind``: the operator that they stand for, or `Bias`; ``result``: the last node.
+    Values are `NONE` where a pattern has no such value."""
 
     kind: str
     ops: tuple[Op, ...]
@@ -36,21 +37,24 @@ class Region(NamedTuple):
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
-    """Every region that the patterns of op_lists find but products with their bias, in the order of the anchors."""
+    """Yields every region that ``patterns`` find, by default all of op_lists but biases, in their order."""
     return (_region_of_match(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """The regions of a list's products with a bias: each with the Add of a stored vector to its result."""
+    """Yields the regions of products (of these kinds) with a bias, the Add of a stored vector to the result."""
     return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
 def _region_of_match(flow: Dataflow, match: Match) -> Region:
-    """A match of a pattern of op_lists as a region: data, scale, bias, eps and axes by the names of its kind."""
-    part, axes = match.parts.get, match.attributes.get("axes")
+    """A match of a pattern of op_lists as a region: data, scale, bias, eps and axes by their names in the pattern."""
+    axes = match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
-    data = tuple(part(name, NONE) for name in ("x", "scale", "bias"))
+    source, scale, bias = (match.parts.get(name, NONE) for name in ("x", "scale", "bias"))
+    overridable = any(
+        flow.values[v].default for op in match.ops for v in op.inputs if v not in (NONE, source, scale, bias)
+    )
     normal, core = match.nodes.get(NORMAL), tuple[Op, ...]()
     if normal is not None:
         within = match.pattern.ancestors(NORMAL)
@@ -60,20 +64,19 @@ def _region_of_match(flow: Dataflow, match: Match) -> Region:
         match.pattern.kind,
         match.ops,
         match.result,
-        part("x", NONE),
-        part("scale", NONE),
-        part("bias", NONE),
-        match.numbers.get("eps") or 0.0,
-        tuple(compared),
-        stored if stored is not None else (),
-        axes is not None and stored is None,
-        match.pattern.since,
-        normal,
-        core,
-        match.nodes.get(match.pattern.ends[-1]) is match.result,
-        match.pattern.variant,
-        None not in match.numbers.values()
-        and not any(flow.values[v].default for op in match.ops for v in op.inputs if v not in (NONE, *data)),
+        source,
+        scale,
+        bias,
+        epsilon=match.numbers.get("eps") or 0.0,
+        reduced=tuple(compared),
+        axes=stored if stored is not None else (),
+        open_axes=axes is not None and stored is None,
+        since=match.pattern.since,
+        normal=normal,
+        core=core,
+        complete=match.nodes.get(match.pattern.ends[-1]) is match.result,
+        variant=match.pattern.variant,
+        fixed=None not in match.numbers.values() and not overridable,
     )
 
 
@@ -90,12 +93,12 @@ def region_patterns() -> PatternSet:
 @cache
 def fused_only_patterns(kinds: frozenset[str]) -> PatternSet:
     """The patterns of op_lists for operators that are regions only where the target has one kernel for them."""
-    return PatternSet([one for one in shipped_patterns() if one.fused_only and one.kind in kinds], conventions())
+    found = [pattern for pattern in shipped_patterns() if pattern.fused_only and pattern.kind in kinds]
+    return PatternSet(found, conventions())
 
 
 @cache
 def bias_patterns() -> PatternSet:
     """The patterns of op_lists for a bias, whose stored operand may not be an input with a default."""
-    return PatternSet(
-        [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
-    )
+    biases = [pattern for pattern in shipped_patterns() if pattern.kind == BIAS]
+    return PatternSet(biases, conventions(), overridable=False)

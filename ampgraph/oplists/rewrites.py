@@ -1,8 +1,8 @@
 """The rewrites by name, read from rewrites.toml; and what a user's words ask for.
 
-chosen(())                          # all of them
-chosen(("no-norm",))                # all but one
-chosen(("none", "clip"))            # one alone
+choose_rewrites(())                  # all of them
+choose_rewrites(("no-norm",))        # all but one
+choose_rewrites(("none", "clip"))    # one alone
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ def rewrite_names() -> list[str]:
     return list(own_file("rewrites.toml").data)
 
 
-def chosen(words: Iterable[str]) -> frozenset[str]:
-    """Of op_lists' rewrites those that words ask for: all or none, by default all, then names added or taken away.
-
-    Raises AmpError AMP301 for an unknown word."""
+def choose_rewrites(words: Iterable[str]) -> frozenset[str]:
+    """Of op_lists' rewrites those that ``words`` ask for: all, or none behind the word `none`; a name adds one, no-NAME
+    takes one away. Raises AmpError AMP301 for an unknown word."""
     known = rewrite_names()
-    held, added, taken = set(known), set[str](), set[str]()
+    start, added, removed = set(known), set[str](), set[str]()
     for word in words:
         name = word.removeprefix(WITHOUT)
         if word in (NONE, EXACT, ALL):
-            held = set() if word == NONE else set(known)
+            start = set() if word == NONE else set(known)
         elif name not in known:
-            there = f"{NONE}, {EXACT}, or a name: {', '.join(known)}; no-NAME without"
-            hint = nearest(name, [NONE, EXACT, *known]) or there
+            words_known = f"{NONE}, {EXACT}, or a name: {', '.join(known)}; no-NAME without"
+            hint = nearest(name, [NONE, EXACT, *known]) or words_known
             raise AmpError("AMP301", f"unknown rewrite '{word}'", hint=hint)
+        elif name == word:
+            added.add(name)
         else:
-            (added if name == word else taken).add(name)
-    return frozenset((held | added) - taken)
+            removed.add(name)
+    return frozenset((start | added) - removed)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from .files import known_operators, plain
+from .files import canonical_name, known_operators
 from .kernels import TARGETS, load_kernels
 from .levels import Level
 from .operators import OpLists
@@ -16,9 +16,10 @@ from .operators import OpLists
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """One operator; an empty ``cls``: it is in no list and stays float32. ``inside``: targets whose kernel computes in
-    float32 on low data, where that leaves the operator to the cut at this level. ``asked``: the MindSpore name that was
-    asked for. ``sort``: under policy mindspore, operator or cell. ``rule``: a framework's own rule, with its source."""
+    """A row of `lists`: one operator; an empty ``cls``: it is in no list. ``float32_slots``: slot -> why it is always
+    float32. ``inside``: target -> what its kernel computes in float32 on low data, where that leaves the operator to
+    the cut at this level. ``asked``: the MindSpore name that was asked for. ``sort``: under policy mindspore, operator
+    or cell. ``rule``: a framework's own rule, with its source."""
 
     operator: str
     cls: str
@@ -45,29 +46,28 @@ class ListRow:
 
 
 def list_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
-    """All operators, or those that a name or glob means; MindSpore's name for one means its role.
-
-    Raises AmpError AMP309 for an operator that nothing knows.
-    """
+    """The rows of all listed operators, or of those that ``wanted`` means: a name in whatever case or domain, a glob,
+    or MindSpore's name for one. Raises AmpError AMP309 for an operator that nothing knows."""
     if not wanted:
         return [_list_row(lists, level, kind) for kind, _ in lists.items()]
-    kind = plain(wanted)
+    kind = canonical_name(wanted)
     known = sorted({*lists.listings, *known_operators()})
-    same = [k for k in known if k.lower() == kind.lower()]
-    same = same or [k for k in known if k.rpartition("::")[2].lower() == kind.lower()]
-    matched = [kind] if kind in known else same or [k for k in known if fnmatch.fnmatchcase(k, kind)]
+    matches = (
+        [name for name in known if name == kind],
+        [name for name in known if name.lower() == kind.lower()],
+        [name for name in known if name.rpartition("::")[2].lower() == kind.lower()],
+        [name for name in known if fnmatch.fnmatchcase(name, kind)],
+    )
+    matched = next(filter(None, matches), [])
     if matched:
-        return [_list_row(lists, level, kind) for kind in matched]
+        return [_list_row(lists, level, name) for name in matched]
     own = mindspore_roles()
     names = [name for name in own if name.lower() == kind.removeprefix("mindspore::").lower()]
     if not names:
-        raise AmpError(
-            "AMP309",
-            f"unknown operator '{wanted}'",
-            hint=nearest(kind, known)
-            or nearest(kind, list(own))
-            or "operators are named like Conv or com.microsoft::Gelu",
+        hint = (
+            nearest(kind, known) or nearest(kind, list(own)) or "operators are named like Conv or com.microsoft::Gelu"
         )
+        raise AmpError("AMP309", f"unknown operator '{wanted}'", hint=hint)
     return [_list_row(lists, level, own[name], name) for name in names]
 
 
@@ -79,9 +79,8 @@ def mindspore_roles() -> Mapping[str, str]:
 
 
 def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
-    """A row of `lists`, what is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name
-    under which a user asked."""
-    listing = lists.of(kind)
+    """A row of `lists`: what is in force for one operator. ``asked``: the name under which a user asked; "": this."""
+    listing = lists.entry(kind)
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))
     if listing is None:
@@ -91,5 +90,4 @@ def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListR
         kernels = {target: load_kernels(target).float32_inside for target in TARGETS["ONNX"]}
         inside = {target: reasons[kind] for target, reasons in kernels.items() if kind in reasons}
     at_level, rule = lists.at(listing.cls, level), lists.framework.meaning(listing.cls)
-    said = listing.cls, at_level, listing.reason, listing.source
-    return ListRow(kind, *said, slots, tied, inside, asked, rule=rule)
+    return ListRow(kind, listing.cls, at_level, listing.reason, listing.source, slots, tied, inside, asked, rule=rule)

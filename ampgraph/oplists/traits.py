@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from ..core.errors import AmpError
-from .files import ListFile, check_known, check_operator, mistake, own_file, plain
+from .files import ListFile, canonical_name, check_known, check_operator, mistake, own_file
 
 Trait = str
 """The name of a trait: one of op_lists/traits.toml."""
@@ -25,12 +25,12 @@ KEYS = ("about", "operators", "positions", "includes")
 FORM = '[traits.moves] has operators = ["mycompany::Shuffle"], or positions = { "mycompany::Pick" = 1 }'
 
 Places = tuple[int, ...] | None
-"""Operands that a trait is about; None: all of them."""
+"""Places of the operands that a trait is about; None: all of them."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """By trait, the operators that have it, each with the operands that it is about."""
+    """The traits of operators. ``places``: trait -> operator that has it -> the operands that the trait is about."""
 
     places: Mapping[str, Mapping[str, Places]]
     _unions: dict[tuple[Trait, ...], frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
@@ -40,17 +40,17 @@ class Traits:
         return role in self.places[trait]
 
     def operators(self, *traits: Trait) -> frozenset[str]:
-        """All operators that have one of some traits."""
+        """All operators that have at least one of some traits; collected once for the same traits."""
         if traits not in self._unions:
             self._unions[traits] = frozenset[str]().union(*(self.places[trait] for trait in traits))
         return self._unions[traits]
 
     def positions(self, role: str, trait: Trait) -> tuple[int, ...]:
-        """The operands that a trait is about, none for an operator without it."""
+        """The places of the operands that a trait is about; empty for an operator without it, and for all operands."""
         return self.places[trait].get(role, ()) or ()
 
     def at(self, role: str, trait: Trait, index: int) -> bool:
-        """Whether a trait is about an operand."""
+        """Whether an operator has a trait, and the trait is about the operand at a place."""
         places = self.places[trait].get(role, ())
         return places is None or index in places
 
@@ -63,7 +63,7 @@ def names() -> list[str]:
 @cache
 def traits() -> Traits:
     """The traits as shipped, of op_lists/traits.toml."""
-    return merged([own_file("traits.toml")])
+    return merge_traits([own_file("traits.toml")])
 
 
 def has(role: str, trait: Trait) -> bool:
@@ -71,16 +71,16 @@ def has(role: str, trait: Trait) -> bool:
     return traits().has(role, trait)
 
 
-def merged(files: Iterable[ListFile]) -> Traits:
-    """The traits of several files together: a later file adds operators, and places the traits that it names anew."""
+def merge_traits(files: Iterable[ListFile]) -> Traits:
+    """The traits of several files together: a later file adds operators and included traits, and says the places of an
+    operator anew. One of `operators` has a trait about its first operand."""
     own: dict[str, dict[str, Places]] = {name: {} for name in names()}
     includes: dict[str, dict[str, None]] = {name: {} for name in names()}
     for file in files:
         for name, entry in file.data.get("traits", {}).items():
-            own[name].update({plain(kind): (0,) for kind in entry.get("operators", ())})
-            own[name].update(
-                {plain(kind): _operand_places(given) for kind, given in entry.get("positions", {}).items()}
-            )
+            own[name].update((canonical_name(kind), (0,)) for kind in entry.get("operators", ()))
+            for kind, given in entry.get("positions", {}).items():
+                own[name][canonical_name(kind)] = _parse_places(given)
             includes[name].update(dict.fromkeys(entry.get("includes", ())))
     return Traits({name: _with_included(name, own, includes, ()) for name in own})
 
@@ -88,7 +88,8 @@ def merged(files: Iterable[ListFile]) -> Traits:
 def _with_included(
     name: str, own: Mapping[str, Mapping[str, Places]], includes: Mapping[str, Iterable[str]], within: tuple[str, ...]
 ) -> dict[str, Places]:
-    """In op_lists/traits.toml: a trait's operators, and those of the traits that it includes; its own places win."""
+    """In op_lists/traits.toml: a trait's operators, and those of the traits that it includes; its own places win.
+    ``within``: the traits that include it, to raise AmpError AMP301 for one that includes itself."""
     if name in within:
         raise AmpError("AMP301", f"trait '{name}' includes itself", hint=" > ".join((*within, name)))
     found: dict[str, Places] = {}
@@ -97,8 +98,8 @@ def _with_included(
     return {**found, **own[name]}
 
 
-def _operand_places(given: int | str | list[int]) -> Places:
-    """In op_lists/traits.toml: operands that a trait is about; None for all."""
+def _parse_places(given: int | str | list[int]) -> Places:
+    """In op_lists/traits.toml: the operands that a trait is about, said as `2`, `[0, 2]` or `"all"`."""
     if given == ALL:
         return None
     return tuple(given) if isinstance(given, list) else (int(given),)
@@ -115,13 +116,13 @@ def check_traits(file: ListFile) -> None:
             check_known(file, table, key, key, "key", KEYS, " of a trait")
         for key in ("operators", "includes"):
             found = entry.get(key, [])
-            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
                 raise mistake(file, table, key, f"'{key}' is an array of names", FORM)
-            for one in found:
+            for item in found:
                 if key == "operators":
-                    check_operator(file, table, one, key)
+                    check_operator(file, table, item, key)
                 else:
-                    check_known(file, table, key, one, "trait", names())
+                    check_known(file, table, key, item, "trait", names())
         _check_places(file, table, entry.get("positions", {}))
 
 

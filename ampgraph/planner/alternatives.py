@@ -14,7 +14,7 @@ from .policies.registry import policy
 from .resolve import level_of
 from .steps import decide
 
-MOST = 1000  # operators: two more plans of them take a quarter of a second
+MOST = 1000  # operators of a model for which two more plans are made: a quarter of a second
 ASKED, OTHER = "O2", "auto"
 
 
@@ -31,18 +31,20 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
     text = f"optional, may be faster: --level {OTHER} takes {len(other.casts):,} Casts instead of {len(plan.casts):,}"
     fewer = [Note("level", "", text, advice=True)] if len(other.casts) < len(plan.casts) else []
-    return [*fewer, *_by_stream(flow, options, plan)]
+    return [*fewer, *_stream_note(flow, options, plan)]
 
 
-def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
-    """A note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each and
-    one for the stream's end (twice as many where norms are fused with their Casts)."""
+def _stream_note(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
+    """One note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each and
+    one for the stream's end (twice as many where norms are fused with their Casts); else none."""
     if options.recipe.fp32_stream:
         return []
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))
-    held = _additions(decided, plan)
+    held = _additions_held(decided, plan)
     other = assemble(decided, plan.digest)
-    more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
+    more = len(_values_cast_alone(flow, other, decided.task.fused)) - len(
+        _values_cast_alone(flow, plan, decided.task.fused)
+    )
     if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
     casts = f"{more} more Cast{'s' * (more != 1)}, slower" if more > 0 else "no more Casts"
@@ -50,21 +52,19 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     return [Note("stream", "", f"optional, where the error is too large: --fp32-stream {text}", advice=True)]
 
 
-def _additions(decided: DecidedModel, plan: Plan) -> int:
-    """How many additions that are low in the plan --fp32-stream would make float32."""
+def _additions_held(decided: DecidedModel, plan: Plan) -> int:
+    """How many slots of additions that are low in the plan are float32 in ``decided``, made with --fp32-stream."""
     flow, additions = decided.flow, decided.options.lists.traits.operators("additions")
-    low = {(one.scope, one.index) for one in plan.decisions if one.dtype == plan.dtype}
-    whys = (
-        decided.settled.why(unit)
-        for op in flow.ops
-        if op.role in additions and op.id not in decided.region_of and (flow.scopes[op.scope].path, op.index) in low
-        for unit in op.slots.values()
-    )
+    low = {(decision.scope, decision.index) for decision in plan.decisions if decision.dtype == plan.dtype}
+    ops = [op for op in flow.with_roles(additions) if op.id not in decided.region_of]
+    units = [unit for op in ops if (flow.scopes[op.scope].path, op.index) in low for unit in op.slots.values()]
+    whys = [decided.settled.why(unit) for unit in units]
     return sum(why is not None and why.rule == FP32_STREAM for why in whys)
 
 
-def _paid(flow: Dataflow, plan: Plan, fused: Collection[int]) -> list[str]:
-    """Notes on what other options would save: the values whose Casts are kernels of their own, not fused."""
+def _values_cast_alone(flow: Dataflow, plan: Plan, fused: Collection[int]) -> list[str]:
+    """The names of the values whose Casts in a plan are kernels of their own. ``fused``: ids of operators that the
+    target's runtime takes into one kernel with the Casts around them."""
     inside = {flow.place(use) for uses in flow.uses for use in uses if use.op in fused}
     made = {flow.values[v].name for op in fused for v in flow.ops[op].outputs if v != NONE}
     return [edge.value for edge in plan.casts if edge.value not in made and not inside.issuperset(edge.uses)]

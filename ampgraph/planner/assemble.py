@@ -29,64 +29,68 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
         if value.dtype != FLOAT32 or value.container:
             continue
         if value.weight:
-            _weight(decided, low, value, plan)
+            _add_weight(decided, low, value, plan)
         else:
-            _casts(decided, low, value, plan)
+            _add_casts(decided, low, value, plan)
             if value.id in decided.floors:  # filled with one number
                 store = "low" if value.unit in low else "float32"
                 scope = flow.scopes[value.scope].path
                 plan.weights.append(WeightEdit(scope, value.name, store, floor=decided.floors[value.id]))
     plan.together = rounded_together(flow, traits(), options.dtype, plan.weights)
     plan.notes = [*decided.notes, *plan.notes]
-    plan.pinned = _pinned(decided, plan)
+    plan.pinned = _pinned_patterns(decided, plan)
     return plan
 
 
-def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
+def _pinned_patterns(decided: DecidedModel, plan: Plan) -> list[str]:
     """Patterns for what the user's words and measured ranges pinned to float32, written into the file so that a later
-    conversion keeps it; one for each residual stream."""
-    held: dict[tuple[str, int], int] = {}
-    for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
+    conversion keeps it: the user's own, each node that ranges hold, and the first node of each residual stream."""
+    flow, held = decided.flow, dict[tuple[str, int], int]()
+    for unit, decision in zip(flow.units, plan.decisions, strict=True):
         if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):
-            alone = decision.why.rule == "range"
-            held.setdefault((decision.why.rule, unit.op if alone else decided.settled.find(unit.id)), unit.op)
-    flow, kept = decided.flow, set(held.values())
-    ops = [op for op in flow.ops if op.id in kept] if kept else []
-    names = (op.name or next((f"value:{flow.values[v].name}" for v in op.outputs), "") for op in ops)
-    return list(dict.fromkeys(filter(None, (*decided.options.fp32, *names))))
+            key = unit.op if decision.why.rule == "range" else decided.settled.find(unit.id)
+            held.setdefault((decision.why.rule, key), unit.op)
+    patterns = list(decided.options.fp32)
+    for op in map(flow.ops.__getitem__, sorted(set(held.values()))):
+        if op.name:
+            patterns.append(op.name)
+        elif op.outputs:
+            patterns.append(f"value:{flow.values[op.outputs[0]].name}")
+    return list(dict.fromkeys(filter(None, patterns)))
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
     """The plan's `Decision` for each unit, in their order; units of inputs and outputs have index -1."""
-    flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
+    flow, settled, low = decided.flow, decided.settled, decided.options.dtype
     paths, decisions = [scope.path for scope in flow.scopes], []
     for unit, root in zip(flow.units, settled.roots, strict=True):
-        chosen, why = dtype if settled.sides[root] == LOW else FLOAT32, settled.whys[root] or UNDECIDED
+        dtype, why = low if settled.sides[root] == LOW else FLOAT32, settled.whys[root] or UNDECIDED
         if unit.op != NONE:
             op = flow.ops[unit.op]
-            decisions.append(Decision(paths[op.scope], op.index, op.kind, unit.slot, chosen, why))
+            decisions.append(Decision(paths[op.scope], op.index, op.kind, unit.slot, dtype, why))
         else:
-            decisions.append(Decision("", -1, GRAPH, unit.slot, chosen, why))
+            decisions.append(Decision("", -1, GRAPH, unit.slot, dtype, why))
     return decisions
 
 
-def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
-    """Adds to the plan the one cast that a value needs, if any reader wants the other type. ``low``: units that are
-    low."""
+def _add_casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
+    """Adds to the plan the one Cast that a value needs, if any. ``low``: the ids of units that are low."""
     flow = decided.flow
     is_low = value.unit in low and value.low_source == NONE  # made by a given Cast: low readers take its source
-    other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]
+    uses = [use for use in flow.uses[value.id] if use.unit != NONE and not use.given_cast]
+    other = [use for use in uses if (use.unit in low) != is_low]
     if other:
         to = FLOAT32 if is_low else decided.options.dtype
         plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(map(flow.place, other))))
 
 
-def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
-    """Adds to the plan how a stored tensor is kept: low, in both types, or float32 with a Cast where it is read low."""
+def _add_weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
+    """Adds to the plan how a stored tensor is kept: low, in both types, or float32 with a Cast where it is read low.
+    ``low_units``: the ids of units that are low."""
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
-    low = [u for u in uses if u.unit in low_units and not u.given_cast]
-    given = sum([u.given_cast for u in uses]) if decided.seeded else 0  # casts of the file fold into the weight
+    low = [use for use in uses if use.unit in low_units and not use.given_cast]
+    given = sum([use.given_cast for use in uses]) if decided.seeded else 0  # Casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
     raised = [] if floor is None else [WeightEdit(scope, value.name, "float32", floor=floor)]
     if value.parameter and value.id not in decided.numbers and options.store_weights == "keep":
@@ -110,11 +114,11 @@ def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, pla
 
 @dataclass(frozen=True)
 class DecidedModel:
-    """A decided model.
+    """A decided model, of which a plan is assembled.
 
     Attributes:
         settled: side, right and reason of every unit.
-        region_of: operators of a region, with the operator that it stands for.
+        region_of: id of an operator in a region -> the operator that the region stands for.
         seeded: whether anything is low by right, so that the model changes at all.
         asked: what the cut was asked, where it was.
         floors: mask constants, by value, with what replaces their lowest elements.
@@ -135,6 +139,6 @@ class DecidedModel:
 
     @property
     def task(self) -> CutTask:
-        """What the cut would be asked to change a decision: the prices of a change of mind."""
+        """What the cut was asked, with the decisions of the end: for the price of changing one of them."""
         asked = self.asked or CutTask(self.flow, self.options, self.settled)
         return replace(asked, decisions=self.settled)

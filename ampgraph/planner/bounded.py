@@ -18,10 +18,13 @@ FAR = 16  # values: how far a bound is looked for
 
 
 def float32_units(task: CutTask) -> set[int]:
-    """The free units that are float32 in the cheapest assignment: the fewest among equals."""
+    """The free units that are float32 in the cheapest assignment: the fewest among equals. Sizes are asked for only
+    where bounds of them leave that open."""
     bounded, exact = Bounded(task), Undecided(task)
     exact.survey = bounded.survey
-    return exact.float32_units() if not bounded.is_bounded() or bounded.float32_units() else set()
+    if bounded.is_bounded() and not bounded.float32_units():
+        return set()
+    return exact.float32_units()
 
 
 class Bounded(Undecided):
@@ -33,12 +36,13 @@ class Bounded(Undecided):
         self.costs = self._least
 
     def is_bounded(self) -> bool:
-        """Whether all that draws to float32 has a bound."""
-        values, units = self.drawing()
-        return all(self._most.elements(v) < INFINITE for v in values) and all(-self.extra(u) < INFINITE for u in units)
+        """Whether the sizes of all that draws to float32 have a bound."""
+        values, units = self.starting_points()
+        bounded = all(self._most.elements(value) < INFINITE for value in values)
+        return bounded and all(-self.extra(unit) < INFINITE for unit in units)
 
     def extra(self, unit: int) -> int:
-        """What a unit saves in float32 at most, as a negative number; 0 where it saves nothing."""
+        """By bounds: what a unit saves in float32 at most, as a negative number; 0 where it saves nothing."""
         if self.task.byte_worth.get(unit, 1) >= 0:
             return 0
         self.costs = self._most
@@ -47,15 +51,18 @@ class Bounded(Undecided):
         return found
 
     def net(self, number: int) -> Net | None:
-        """The net of a value: at most what makes a free unit float32, where one is float32 already; else at least."""
+        """The net of a value by bounds: the price that a unit which is float32 already makes draw others to float32 is
+        taken for as large as it can be, any other for as small."""
         net = super().net(number)
-        writer = None if net is None or net.writer is None else self.side(net.writer)
+        writer = self.side(net.writer) if net is not None and net.writer is not None else None
         if net is None or not (writer == HIGH or (writer == FREE and HIGH in map(self.side, net.readers))):
             return net
         self.costs = self._most
         large = super().net(number) or net
         self.costs = self._least
-        return Net(net.writer, net.readers, *((large.up, net.down) if writer == FREE else (net.up, large.down)))
+        if writer == FREE:
+            return Net(net.writer, net.readers, large.up, net.down)
+        return Net(net.writer, net.readers, net.up, large.down)
 
 
 class BoundedCosts(Costs):
@@ -69,23 +76,23 @@ class BoundedCosts(Costs):
         self._declared = {*exact.flow.scopes[0].inputs, *exact.flow.scopes[0].outputs}
 
     def elements(self, value: int) -> int:
-        """The bound of a value's number of elements."""
+        """The upper or lower bound of a value's number of elements, from what is known of values that it leads to."""
         if value not in self._elements:
             known = self._known(value)
             self._elements[value] = min(known, default=INFINITE) if self._is_most else max(known, default=1)
         return self._elements[value]
 
     def _known(self, value: int) -> Iterator[int]:
-        """Known sizes of a value and of those that it leads to."""
+        """Yields the known sizes, each of which is a bound, of a value and of up to `FAR` that it leads to."""
         work = [value]
-        for one in work:
-            if self.flow.values[one].weight or one in self._declared:
-                yield self._exact.elements(one)
+        for current in work:  # grows on the way
+            if self.flow.values[current].weight or current in self._declared:
+                yield self._exact.elements(current)
             elif len(work) < FAR:
-                work += [other for other in self._nearer(one) if other != NONE and other not in work]
+                work += [other for other in self._bounding_values(current) if other != NONE and other not in work]
 
-    def _nearer(self, value: int) -> Iterable[int]:
-        """Values of the same size, and those no larger, or at ``most`` no smaller."""
+    def _bounding_values(self, value: int) -> Iterable[int]:
+        """Yields values beside one that are as large or smaller, or for an upper bound as large or larger."""
         op = self.flow.writer(value)
         made = op if op is not None and op.outputs[0] == value else None
         if made is not None and made.role in self._same_size:

@@ -20,13 +20,13 @@ from .opsets import freed_at
 from .rules.kernels import broken_kernels
 
 SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
-"""What a level says of a class."""
+"""What a level says of a class -> the side of its units."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """``of_op``: the list class that governs an operator, "" for none; ``verdicts``: the first one of every unit;
-    ``first``: what goes before them, ties of slots and what no list can change."""
+    """First verdicts. ``of_op``: by an operator's id, the list class that governs it, "" for none; ``verdicts``: one of
+    every unit, by its id; ``first``: what is entered before them, ties of slots and what no list can change."""
 
     of_op: Sequence[str]
     verdicts: Sequence[Verdict]
@@ -34,7 +34,7 @@ class Classes:
     notes: Sequence[Note]
 
     def enter(self, ledger: Ledger) -> None:
-        """Ties and holds first, then the verdict of every unit."""
+        """Enters first verdicts into the ledger: ties and holds first, then each unit that is not left free."""
         for item in self.first:
             if isinstance(item, Tie):
                 ledger.tie(item.units)
@@ -51,9 +51,12 @@ def classify(facts: Facts) -> Classes:
     flow, classes = facts.flow, list[str]()
     for op in flow.ops:
         listing = facts.listing(op)
-        classes.append(listing.cls if listing is not None else "neutral" if _computes_nothing(flow, op) else "")
+        if listing is not None:
+            classes.append(listing.cls)
+        else:
+            classes.append("neutral" if _computes_nothing(flow, op) else "")
     masked = list(masked_rows(facts))
-    return Classes(classes, _verdicts(facts, masked), _ties_and_holds(facts, masked), _unlisted(facts, classes))
+    return Classes(classes, _verdicts(facts, masked), _ties_and_holds(facts, masked), _unlisted_notes(facts, classes))
 
 
 def _computes_nothing(flow: Dataflow, op: Op) -> bool:
@@ -62,12 +65,14 @@ def _computes_nothing(flow: Dataflow, op: Op) -> bool:
 
 
 def classify_validity(facts: Facts) -> Classes:
-    """What holds under every rule: types that schema and kernels leave no choice of, and slots that share one."""
+    """First verdicts by validity alone, which hold under every framework's rule: what schema and kernels leave no
+    choice of, and slots that share one type; everything else is free."""
     found: list[Verdict] = []
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in facts.flow.units:
         op = facts.flow.ops[unit.op] if unit.op != NONE else None
-        key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
+        type_key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits)
+        key = (*type_key, unit.fixed, unit.fixed_low, _is_lifted(facts, unit, op))
         if key not in known:
             known[key] = _verdict_by_validity(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
@@ -79,13 +84,12 @@ def _ties_and_holds(facts: Facts, masked: Iterable[MaskedRows]) -> list[Tie | Ho
     first: list[Tie | Hold] = [tie for rows in masked for tie in rows.ties]
     tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
     for op in facts.flow.ops:
-        if op.follows != NONE:
-            first += [Tie(units) for units in tied_to_forward(facts.flow, op)]
+        first += [Tie(units) for units in tied_to_forward(facts.flow, op)]
         if op.slots:
             if len(op.slots) > 1:
                 groups = (*tied.get(op.role, ()), *kernels.get(op.kind, ()))
                 together = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
-                first += [Tie(units) for units in (*together, _declared(facts, op)) if len(units) > 1]
+                first += [Tie(units) for units in (*together, _declared_units(facts, op)) if len(units) > 1]
             if op.kind in broken:
                 first += broken[op.kind](op)
             held = op.held or (op.kept if facts.options.level.fp32 != "low" else "")
@@ -95,18 +99,19 @@ def _ties_and_holds(facts: Facts, masked: Iterable[MaskedRows]) -> list[Tie | Ho
 
 
 def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
-    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
-    one."""
-    flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in these share one."""
+    flow, verdicts, by_node = facts.flow, [], _roles_judged_by_node(facts)
     attends = {rows.softmax.id: rows.why for rows in masked if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
+        kind, left_to_cut, follows = "", "", False
         owner = flow.ops[unit.op] if unit.op != NONE else None
-        kind = owner.kind if owner else ""
-        left_to_cut = _left_to_cut(facts, owner) if owner is not None and owner.role in unlike else ""
-        left_to_cut = left_to_cut or (attends.get(owner.id, "") if owner is not None else "")
-        follows = owner is not None and owner.follows != NONE
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses, left_to_cut, follows)
+        if owner is not None:
+            kind, follows = owner.kind, owner.follows != NONE
+            left_to_cut = _why_left_to_cut(facts, owner) if owner.role in by_node else ""
+            left_to_cut = left_to_cut or attends.get(owner.id, "")
+        type_key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses)
+        key = (*type_key, _is_lifted(facts, unit, owner), left_to_cut, follows)
         if key not in known:
             known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
@@ -114,8 +119,8 @@ def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
-    """The verdict on a slot by validity, else by its list. ``left_to_cut``: why this very operator is left to the cut
-    at this level, whatever its class."""
+    """The verdict on a slot of ``op`` (None: an input or output of the model) by validity, else by its list.
+    ``left_to_cut``: why this very operator is left to the cut at this level, whatever its class; "" if it is not."""
     options = facts.options
     valid = _verdict_by_validity(facts, unit, op)
     if valid is not None:
@@ -138,13 +143,13 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
         return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {left_to_cut}"))
     if cls == "neutral" and facts.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
-    rule = level.of(cls)
+    rule = level.of_class(cls)
     return Verdict(SIDES[rule], LIST, by_list(listing, level, listing.reason))
 
 
 def by_list(listing: Listing, level: Level, reason: str) -> Why:
-    """What a level makes of a class, as a decision's why. ``reason``: why the list has the operator there."""
-    text = f"{listing.source}: {listing.cls} at {level.name} is {level.of(listing.cls)}: {reason}"
+    """What a level makes of a class, as a decision's why. ``reason``: why the operator is in that class."""
+    text = f"{listing.source}: {listing.cls} at {level.name} is {level.of_class(listing.cls)}: {reason}"
     return Why("list", text, reason)
 
 
@@ -152,16 +157,23 @@ def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | N
     """The verdict on a slot where its place in the model, its schema or its kernel leave no choice; else None."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
-    if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
-        unknown = op is not None and op.kind in facts.flow.unknown_kinds
-        rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
+    if unit.fixed and not _is_lifted(facts, unit, op):
+        rule = "opset" if unit.freed_at else "boundary"
+        if op is not None and op.kind in facts.flow.unknown_kinds:
+            rule = "unknown"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _why_invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
-def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
-    """The slots of an operator without a schema that go low together: all but those that a list keeps in float32."""
+def _is_lifted(facts: Facts, unit: Unit, op: Op | None) -> bool:
+    """Whether the user lifts what fixes a slot: that no schema of its operator is known. Differs from node to node."""
+    return bool(unit.fixed and unit.admits) and op is not None and is_declared(facts.options, op)
+
+
+def _declared_units(facts: Facts, op: Op) -> tuple[int, ...]:
+    """The units of an operator without a schema that go low together, as the user says that it takes the low type: all
+    but those that a list keeps in float32. Empty for an operator with a schema, or of which nobody says it."""
     units, kept = facts.flow.units, facts.options.lists.float32_slots.get(op.role, {})
     if op.kind not in facts.flow.unknown_kinds or not is_declared(facts.options, op):
         return ()
@@ -174,45 +186,47 @@ def is_declared(options: Options, op: Op) -> bool:
     return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
-def _often_unlike(facts: Facts) -> Collection[str]:
-    """Kinds of operators whose nodes may get different verdicts, so that each node has to be looked at."""
+def _roles_judged_by_node(facts: Facts) -> Collection[str]:
+    """The roles of operators whose nodes `_why_left_to_cut` may treat differently, so that each has to be looked at."""
     if facts.options.level.infer == "float32":
         return {op.role for op in facts.flow.ops}
     return facts.traits.operators("stored_statistics")
 
 
-def _left_to_cut(facts: Facts, op: Op) -> str:
-    """Why this operator goes to the cut although its class is float32 at this level; "" where it does not."""
+def _why_left_to_cut(facts: Facts, op: Op) -> str:
+    """Why an operator goes to the cut though its class is float32; "" where it does not: at O1 what dequantizes a
+    stored weight or is folded into a product, at O2 a norm with stored statistics and float32 inside."""
     traits, options = facts.traits, facts.options
     if options.level.infer == "float32":
         if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
             return "a stored weight has the type of what reads it"
         fusion = folded_into_product(facts.flow, options, op)
         return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
-    kept = options.level.infer == "low" and options.level.fp32 == "float32"
-    if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
-        inside = options.kernels.float32_inside.get(op.kind, "")
-        return f"on {options.target} {inside}" if inside and not facts.flow.attribute(op, "training_mode") else ""
-    return ""
+    norms_held = options.level.infer == "low" and options.level.fp32 == "float32"
+    inside = options.kernels.float32_inside.get(op.kind, "")
+    if not norms_held or not inside or not traits.has(op.role, "stored_statistics"):
+        return ""
+    in_training = len(op.outputs) != 1 or bool(facts.flow.attribute(op, "training_mode"))
+    return "" if in_training else f"on {options.target} {inside}"
 
 
 def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
-    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be.
-
-    ``unit``: that of the slot, which is a type variable (`T`), or an input's name with its type where the schema has
-    none (`scales:tensor(float)`); behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
+    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be. ``unit``: that of the slot,
+    which is a type variable (`T`), or an input's name with its type where the schema has none (`scales:tensor(float)`);
+    behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
     options, kind = facts.options, op.kind
     slot = unit.slot.split("@")[0]
-    if reason := _why_listed(options, op, slot):
+    if reason := _why_float32_slot(options, op, slot):
         # `core.plan` reads the reason out of this sentence in plans of format 1
         return Why("slot", f"{slot} of {kind} stays float32: {reason}", reason)
     if options.dtype not in unit.admits:
         text = f"{kind}-{unit.version} does not admit {options.dtype} for {slot}"
-        if later := freed_at(facts.flow, options, unit):
+        later = freed_at(facts.flow, options, unit)
+        if later:
             return Why("opset", f"{text}; opset {later} does")
-        admits = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
-        if admits:
-            return Why("schema", f"{text}; opset {admits} does, but {options.kernels.provider} has no kernel for it")
+        admitting = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        if admitting:
+            return Why("schema", f"{text}; opset {admitting} does, but {options.kernels.provider} has no kernel for it")
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
@@ -224,36 +238,38 @@ def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     return None
 
 
-def _why_listed(options: Options, op: Op, slot: str) -> str:
-    """First verdicts: why lists hold a slot in float32; "" where they do not. Kernels of the target that want the slot
-    in the type of others outweigh that, unless it is a firm one."""
-    held = options.lists.float32_slots.get(op.role, {})
-    reason = held.get(slot) or held.get("input:" + slot.split(":")[0], "")
+def _why_float32_slot(options: Options, op: Op, slot: str) -> str:
+    """First verdicts: why lists hold a slot in float32 (`OpLists.float32_slots`); "" where they do not. Kernels of the
+    target that want the slot in the type of others outweigh that, unless it is one of `OpLists.firm`."""
     tied = any(slot in group for group in options.kernels.tied.get(op.kind, ()))
-    return "" if tied and slot not in options.lists.firm.get(op.role, ()) else reason
+    if tied and slot not in options.lists.firm.get(op.role, ()):
+        return ""
+    held = options.lists.float32_slots.get(op.role, {})
+    return held.get(slot) or held.get("input:" + slot.split(":")[0], "")
 
 
-def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
-    """Notes on operators that are float32 because no list or no schema has them, a line a kind."""
+def _unlisted_notes(facts: Facts, classes: Sequence[str]) -> list[Note]:
+    """Notes on operators that are float32 because no list or no schema has them, one a kind. ``classes``: by an
+    operator's id, the class that governs it, "" for none. Not on what could not be low anyway."""
     flow = facts.flow
-    unlisted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for op in flow.ops:
-        if classes[op.id] and op.kind not in flow.unknown_kinds or is_declared(facts.options, op):
+        if not op.slots or op.held or op.kept or is_declared(facts.options, op):
             continue
-        inner = (unit for unit in map(flow.units.__getitem__, op.slots.values()) if not unit.crosses)
-        listed = bool(classes[op.id]) or not any(facts.options.dtype in unit.admits for unit in inner)
-        if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
-            unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
+        inner = [flow.units[unit] for unit in op.slots.values() if not flow.units[unit].crosses]
+        unlisted = not classes[op.id] and any(facts.options.dtype in unit.admits for unit in inner)
+        if unlisted or op.kind in flow.unknown_kinds:
+            counts[op.kind] = counts.get(op.kind, 0) + 1
     notes = []
-    for kind, count in sorted(unlisted.items()):
+    for kind, count in sorted(counts.items()):
         known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"
         notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))
     return notes
 
 
 class MaskedRows(NamedTuple):
-    """A Softmax whose rows that are masked as a whole a Where replaces. ``ties``: the Where to each product that reads
-    it and, where ``why`` says that the Softmax is left to the cut (else empty), the comparison as well."""
+    """A Softmax of which a Where replaces the rows that are masked as a whole. ``why``: why it is left to the cut ("":
+    it is not). ``ties``: of the Where, and if there is a ``why`` the comparison, with each product that reads it."""
 
     softmax: Op
     ties: list[Tie]
@@ -261,31 +277,33 @@ class MaskedRows(NamedTuple):
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """First verdicts: every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target
-    makes one kernel of that with the products behind."""
+    """First verdicts: every Softmax of which a Where replaces the rows that are masked as a whole (NaN), where the
+    target makes one kernel of that with the products behind (`Kernels.attention`)."""
     flow, options = facts.flow, facts.options
     for op in flow.ops if options.kernels.attention else ():
         form = options.kernels.attention.get(op.kind)
         if form is None:
             continue
-        readers = [flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE]
+        readers = list(flow.readers(op.outputs[0]))
         tests = {reader.outputs[0]: reader for reader in readers if reader.kind == form.tests}
         for select in (reader for reader in readers if reader.kind == form.selects):
             test = next((tests[value] for value in select.inputs if value in tests), None)
-            products = _products(facts, select.outputs[0]) if test is not None else []
-            if test is not None and products:
-                low = options.dtype in form.low
-                together = (select, test) if low else (select,)
-                ties = [Tie(tuple(u for one in (*together, p) for u in one.slots.values())) for p in products]
+            products = _products_reading(facts, select.outputs[0]) if test is not None else []
+            if test is None or not products:
+                continue
+            units, why = [*select.slots.values()], ""
+            if options.dtype in form.low:
+                units += test.slots.values()
                 why = f"on {options.target} it is one kernel with the products around it, low"
-                yield MaskedRows(op, ties, why if low else "")
+            yield MaskedRows(op, [Tie((*units, *product.slots.values())) for product in products], why)
 
 
-def _products(facts: Facts, value: int) -> list[Op]:
-    """First verdicts: the products that read a value, under whatever shape."""
-    scores, reshapes = map(facts.traits.operators, ("scores", "reshapes"))
+def _products_reading(facts: Facts, value: int) -> list[Op]:
+    """First verdicts: the products (of the trait `scores`) that read a value, straight or through reshapes."""
+    scores, reshapes = facts.traits.operators("scores"), facts.traits.operators("reshapes")
     uses = downstream(facts.flow, [value], lambda op: op.outputs[:1] if op.role in reshapes else ())
-    return [op for use in uses if use.op != NONE and (op := facts.flow.ops[use.op]).role in scores]
+    readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
+    return [reader for reader in readers if reader.role in scores]
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:
@@ -294,12 +312,13 @@ def forward_of(flow: Dataflow, op: Op) -> Op:
 
 
 def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
-    """Units of a gradient with those of its forward operator: of the slot of the same name, or the first if the
-    gradient has one slot alone."""
+    """First verdicts: pairs (forward operator's unit, unit of its gradient) that share a type: of slots of one name, or
+    of the forward's first slot if the gradient has one slot alone. None for another operator, nor of fixed units."""
     if op.follows == NONE:
         return
     forward = flow.ops[op.follows].slots
+    first = next(iter(forward.values()), NONE)
     for slot, unit in op.slots.items():
-        owner = forward.get(slot, next(iter(forward.values()), NONE) if len(op.slots) == 1 else NONE)
-        if owner != NONE and not flow.units[unit].fixed and not flow.units[owner].fixed:
-            yield owner, unit
+        followed = forward.get(slot, first if len(op.slots) == 1 else NONE)
+        if followed != NONE and not flow.units[unit].fixed and not flow.units[followed].fixed:
+            yield followed, unit

@@ -30,7 +30,7 @@ class CutTask:
 
     @property
     def costs(self) -> Costs:
-        """Sizes of the model's values."""
+        """For the cut: the costs of Casts in this model, computed anew for each reader of this."""
         return Costs(self.flow, self.options)
 
 
@@ -52,11 +52,11 @@ class Costs:
             elif self._is_static(value):
                 found = math.prod(self.flow.dims(value, self.dims))
             else:
-                found = self._guessed(value)
+                found = self._guess_elements(value)
             self._elements[value] = found = max(found, 1)
         return found
 
-    def _guessed(self, value: int) -> int:
+    def _guess_elements(self, value: int) -> int:
         """The number of elements of a value without a shape: that of a value known to have as many, if there is one."""
         root = self._roots[value]
         if root != value:
@@ -66,7 +66,7 @@ class Costs:
 
     @cached_property
     def _roots(self) -> Sequence[int]:
-        """For each value, by id, the value whose guessed size holds for all of its size."""
+        """For the costs of Casts: by value id, the value whose guessed size it has (`same_size_roots`)."""
         return same_size_roots(self.flow, self.options)
 
     @cached_property
@@ -79,7 +79,7 @@ class Costs:
         return members
 
     def _is_static(self, value: int) -> bool:
-        """Whether every dimension is known as a number."""
+        """For the costs of Casts: whether every dimension of a value is known as a number."""
         shape = self.flow.shape(value)
         return shape is not None and all(isinstance(dim, int) for dim in shape)
 
@@ -88,7 +88,7 @@ class Costs:
         return 6 * self.elements(value) * self._times(value) + LAUNCH * self.starts(value)
 
     def starts(self, value: int) -> int:
-        """How many kernels are started to cast a value."""
+        """How many kernels are started to cast a value: one for each run of its scope, none if cast with others."""
         return 0 if self.is_cast_with_others(value) else self._times(value)
 
     def _times(self, value: int) -> int:
@@ -101,10 +101,8 @@ class Costs:
 
 
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
-    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements.
-
-    It is the value itself where there is none: two values with one root have the same size.
-    """
+    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements. It
+    is the value itself where there is none: two values with one root have the same size."""
     roots = list(range(len(flow.values)))
     same_size = options.lists.traits.operators("same_size")
     for value in flow.values:  # writers come before what they write, their inputs before them

@@ -101,8 +101,7 @@ class Verdicts(NamedTuple):
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
-        """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that the user asks for in both
-        precisions."""
+        """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that is asked for in both types."""
         for unit, (side, rank, why) in self.by_unit:
             ledger.decide(unit, side, rank, why)
         ledger.notes += self.notes
@@ -132,8 +131,7 @@ class Ledger:
         self.sources: list[Source] = []
 
     def take(self, *results: Result) -> Decisions:
-        """Enters results into the ledger, in this order, and returns the decisions of then. Raises AmpError AMP306 as
-        `decide` does."""
+        """Enters results, in this order, and returns the decisions. Raises AmpError AMP306 as `decide` does."""
         for result in results:
             result.enter(self)
         if self._roots is None:
@@ -168,8 +166,7 @@ class Ledger:
         return any(effects)
 
     def tie(self, units: Iterable[int]) -> int:
-        """Ties units to one decision, and returns the unit that represents them. What was decided of each is decided
-        again of all, the lowest rank first."""
+        """Ties units, and returns the one that represents them; what was decided of each holds for all, by rank."""
         known = {self._find(unit) for unit in units}
         verdicts = [(self._sides[u], self._ranks[u], self._whys[u]) for u in known]
         root, self._roots = self._ties.tie(known), None

@@ -16,17 +16,15 @@ Capacity = int | float
 
 ENDLESS = float("inf")
 UNKNOWN, KNOWN, TREE = 0, 1, 2
-"""What a node is: not looked at, looked at, in the tree."""
+"""States of a node: not looked at, looked at, in the tree."""
 ROOT, ORPHAN = -1, -2
-"""In place of the arc to a node's parent: the sink itself is its parent; it has none any more."""
+"""In the place of the arc to a node's parent: the sink itself is its parent; it has none any more."""
 
 
 class FlowNetwork:
-    """Nodes between a source and a sink. Arcs come in pairs: that with an even number, and behind it its reverse.
-
-    ``reach``: called with a node before it is looked at, once; it may add nodes, and what connects and supplies that
-    node and others that were not looked at.
-    """
+    """Nodes between a source and a sink. Arcs come in pairs: one with an even number, and its reverse with the next, so
+    that ``arc ^ 1`` is the other one of a pair. ``reach``: called with a node before it is looked at, once; it may add
+    nodes, and what connects and supplies that node and others that were not looked at."""
 
     def __init__(self, nodes: int = 0, reach: Callable[[int], None] | None = None) -> None:
         self._reach = reach
@@ -37,18 +35,18 @@ class FlowNetwork:
         self._state: list[int] = []
         self._parent: list[int] = []
         self._depth: list[int] = []  # from the sink, as far as was known at ``_seen``
-        self._seen: list[int] = []
+        self._seen: list[int] = []  # the ``_time`` at which a node's depth was found
         self._tried: list[int] = []  # the place of the arc from which an orphan looks for a parent: a hub has thousands
         self._waits: list[bool] = []  # whether a node is among the active ones
-        self._time = 0
-        self._sinks: deque[int] = deque()  # what may be some
-        self._active: deque[int] = deque()
-        self._orphans: deque[int] = deque()
+        self._time = 0  # how often flow was pushed
+        self._sinks: deque[int] = deque()  # nodes that may be supplied less than nothing
+        self._active: deque[int] = deque()  # nodes of the tree from which it may grow
+        self._orphans: deque[int] = deque()  # nodes without a parent
         for _ in range(nodes):
             self.node()
 
     def node(self) -> int:
-        """Adds a node to the network of the minimum cut; its number."""
+        """Adds a node to the network of the minimum cut, and returns its number."""
         self._arcs.append([])
         self._parent.append(ROOT)
         self._waits.append(False)
@@ -71,12 +69,11 @@ class FlowNetwork:
             self.suspect(node)
 
     def suspect(self, node: int) -> None:
-        """Minimum cut: looks at a node, as it may be supplied less than nothing once it is known."""
+        """Minimum cut: queues a node to be looked at first, as it may turn out to supply the sink."""
         self._sinks.append(node)
 
     def sink_side(self) -> set[int]:
         """The nodes from which the sink can be reached in a maximum flow: the smallest sink side of all minimum cuts.
-
         Uses up the capacities."""
         while self._sinks or self._active:
             if self._sinks:
@@ -86,7 +83,7 @@ class FlowNetwork:
         return {node for node, state in enumerate(self._state) if state == TREE}
 
     def _look_at(self, node: int) -> None:
-        """Minimum cut: has `reach` tell all about a node, once."""
+        """Minimum cut: has `reach` tell all about a node, once; one that supplies the sink joins the tree."""
         if self._state[node] == UNKNOWN:
             self._state[node] = KNOWN
             if self._reach is not None:
@@ -95,7 +92,7 @@ class FlowNetwork:
                 self._join(node, ROOT, 1)
 
     def _join(self, node: int, parent: int, depth: int) -> None:
-        """Minimum cut: takes a node into the tree."""
+        """Minimum cut: takes a node into the tree. ``parent``: its arc to its parent, or `ROOT`."""
         self._state[node] = TREE
         self._parent[node], self._depth[node], self._seen[node] = parent, depth, self._time
         self._wake(node)
@@ -107,7 +104,8 @@ class FlowNetwork:
             self._active.append(node)
 
     def _grow(self, node: int) -> None:
-        """Minimum cut: takes in what can reach a node of the tree, once the source has nothing left to give there."""
+        """Minimum cut: takes each node that an arc leads from to a node of the tree into the tree, once the source has
+        nothing left to give there. Ends early where the node leaves the tree."""
         heads, left, state, excess = self._heads, self._left, self._state, self._excess
         self._waits[node] = False
         for arc in self._arcs[node]:
@@ -123,12 +121,13 @@ class FlowNetwork:
                 self._join(other, arc ^ 1, self._depth[node] + 1)
 
     def _push(self, entry: int) -> None:
-        """Sends what it takes over an arc into the tree, and finds parents for those whose arc is full."""
+        """Minimum cut: sends as much as possible from an arc's tail over it and through the tree to the sink, and finds
+        other parents for nodes whose arc to theirs is full. ``entry``: an arc that leads into the tree."""
         heads, left, parent, excess = self._heads, self._left, self._parent, self._excess
         path, node = [], heads[entry]
-        while (arc := parent[node]) != ROOT:
-            path.append(arc)
-            node = heads[arc]
+        while parent[node] != ROOT:
+            path.append(parent[node])
+            node = heads[parent[node]]
         start = heads[entry ^ 1]
         least = min(left[entry], excess[start], -excess[node], *map(left.__getitem__, path))
         excess[start] -= least
@@ -175,7 +174,7 @@ class FlowNetwork:
                     self._orphan(other)
 
     def _depth_of(self, node: int) -> int:
-        """How far a node of the tree is from the sink, 0 where an orphan is between. What is found out is noted."""
+        """Minimum cut: how far a node of the tree is from the sink, 0 behind an orphan; kept until the next push."""
         parent, heads, seen, time, path = self._parent, self._heads, self._seen, self._time, []
         while seen[node] != time:
             arc = parent[node]

@@ -8,17 +8,16 @@ from ..oplists.options import Options
 from ..oplists.patterns import find_regions
 from ..rules.fusions import is_split
 
-STANDARD = "::"
-"""What the kind of an operator of another domain holds."""
-
 
 def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
-    """The first later opset of the default domain at which an operator may be low in a slot, 0 for none."""
+    """The first later opset of the default domain at which a unit may be low, by schema and kernels of the target; of a
+    unit without a standard operator, if it lacks a Cast, the first that has one. 0 for none."""
     op = flow.ops[unit.op] if unit.op != NONE else None
-    if op is None or STANDARD in op.kind or not unit.version:
+    if op is None or "::" in op.kind or not unit.version:
         return flow.later_version("Cast", "T2", flow.opset, options.dtype) if unit.freed_at else 0
-    slot = unit.slot.split("@")[0]
-    since = flow.opset if options.dtype in unit.admits else flow.later_version(op.kind, slot, flow.opset, options.dtype)
+    slot, since = unit.slot.split("@")[0], flow.opset
+    if options.dtype not in unit.admits:
+        since = flow.later_version(op.kind, slot, flow.opset, options.dtype)
     for opset in range(since, flow.newest + 1) if since else ():
         if options.kernels.admits(op.kind, opset, slot, options.dtype) is not False:
             return opset if opset > flow.opset else 0
@@ -26,8 +25,10 @@ def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
 
 
 def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
-    """The opsets that would free what the plan holds for want of a type, a kernel or an operator."""
-    places = {(d.scope, d.index, d.slot) for d in plan.decisions if d.why.rule == "opset"}
+    """The later opsets, up to the newest that the target takes, each of which would free something that the plan keeps
+    in float32 for want of a type, a kernel or an operator."""
+    decisions = [decision for decision in plan.decisions if decision.why.rule == "opset"]
+    places = {(decision.scope, decision.index, decision.slot) for decision in decisions}
     found = set[int]()
     for unit in flow.units:
         op = flow.ops[unit.op] if unit.op != NONE else None

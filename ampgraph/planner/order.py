@@ -82,13 +82,13 @@ class Judgement:
     found: Findings
 
     def behind(self, settled: Decisions) -> Decisions:
-        """The decisions once the rules behind the cut have spoken. ``settled``: those of the cut and before."""
+        """The decisions once the rules behind the cut are entered too. ``settled``: those of the cut and before."""
         acting = [rule for rule in BEHIND if rule.name not in self.facts.options.off]
         return self.ledger.take(findings_of(acting, Sight.at(self.facts, self.regions), settled))
 
     @property
     def task(self) -> CutTask:
-        """What the cut is to decide, with what it has to know of this."""
+        """What the cut is to decide, with what this judgement tells it: worths, integers and fused regions."""
         found = self.found
         return CutTask(
             self.facts.flow, self.facts.options, self.judged, found.byte_worth, found.integer_valued, self.regions.fused
@@ -96,36 +96,39 @@ class Judgement:
 
 
 def judge(facts: Facts) -> Judgement:
-    """All that lists, regions, patterns and rules decide; what they leave free is the cut's."""
+    """Decides all that lists, regions, patterns and rules do, in this order; what they leave free is the cut's. Each
+    step of `ORDER` sees what all steps before it decided."""
     ledger, classes = Ledger(facts.flow), classify(facts)
     regions = find_tied(facts, classes)
     decided = ledger.take(classes, regions)
     decided = ledger.take(read_overrides(facts, regions, decided))
     sight, found = Sight.at(facts, regions), Findings()
     for step in ORDER:
-        now = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
-        decided, found = ledger.take(now), found | now
+        new = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
+        decided, found = ledger.take(new), found | new
     return Judgement(facts, ledger, decided, regions, found)
 
 
 def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Findings:
-    """What rules of one step find, as far as the level has them act: it holds, is only said, or is not looked for."""
+    """What rules of one step find, as far as the level has them act: it holds, is only said, or is not looked for. All
+    rules that look at operators do that in one pass, in the place of the first of them."""
     guards, found = sight.facts.options.level.accuracy_guards, Findings()
     acting = [rule for rule in rules if rule.at(guards)]
     looking = [rule for rule in acting if rule.look is not None]
     for rule in acting:
         if rule.run is not None:
-            own = rule.run(sight, decided)
+            new = rule.run(sight, decided)
         elif rule is looking[0]:
-            own = sight.of(look_at_all, tuple(looking), guards == "hold")
+            new = sight.compute_once(look_at_all, tuple(looking), guards == "hold")
         else:
             continue
-        found |= warned(own, decided) if rule.levels == "warned" and guards == "warn" else own
+        found |= warned(new, decided) if rule.levels == "warned" and guards == "warn" else new
     return found
 
 
 def check_rules(words: Iterable[str]) -> None:
-    """Raises AmpError AMP301 for a word of --rule that switches no rule off."""
+    """Raises AmpError AMP301 for a word of --rule that does not switch a rule off: an unknown name, one without the
+    prefix that switches off, and a rule of validity."""
     names = {rule.name: rule for rule in RULES}
     for word in words:
         name = word.removeprefix(WITHOUT)

@@ -13,11 +13,12 @@ from .facts.facts import Facts
 from .regions import Regions
 
 Wish = tuple[Sequence[int], int, Why]
+"""Units, the side that is asked for, and the pattern that asks for it."""
 
 
 def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
-    """What the user's patterns ask for, in the order of the command line. Raises AmpError AMP305 for one that matches
-    nothing."""
+    """What the user's patterns ask for, in the order of the command line, then what an earlier conversion pinned.
+    ``tied``: the decisions so far. Raises AmpError AMP305 for a pattern that matches nothing."""
     flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
     notes: list[Note] = []
@@ -29,22 +30,25 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
                 message = f"{option} {pattern} matches no float32 node"
                 raise Unmatched("AMP305", message, hint=unmatched_hint(flow, pattern), word=pattern)
             wanted += [(units, side, why) for units in matched.values()]
-            notes += _partly(flow, regions, tied, f"{option} {pattern}", set(matched))
-    wanted += _pinned(flow, options.pinned, tied, wanted.copy())
+            notes += _notes_on_regions(flow, regions, tied, f"{option} {pattern}", set(matched))
+    wanted += _pinned_wishes(flow, options.pinned, tied, wanted.copy())
     return Verdicts([(unit, Verdict(side, USER, why)) for units, side, why in wanted for unit in units], notes)
 
 
-def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:
-    """Wishes for what an earlier conversion pinned, by the file's metadata, unless the user asks for it low; nodes may
-    be gone by now."""
+def _pinned_wishes(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:
+    """Yields wishes for what an earlier conversion pinned to float32, by ``patterns`` of the file's metadata, which may
+    match nothing by now; without units that ``wanted``, the user's wishes, ask for in the low type."""
     low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
     for pattern in patterns:
         units = [unit for _, units in matched_ops(flow, pattern) for unit in units if tied.find(unit) not in low]
         yield units, HIGH, Why("user", f"--fp32 {pattern}, as the file says it was converted with")
 
 
-def _partly(flow: Dataflow, regions: Regions, tied: Decisions, text: str, matched: set[int]) -> Iterator[Note]:
-    """A pattern that hits part of a region takes the region: says which nodes came along."""
+def _notes_on_regions(
+    flow: Dataflow, regions: Regions, tied: Decisions, text: str, matched: set[int]
+) -> Iterator[Note]:
+    """Yields a note for each region of which a pattern (``text``: its option and words) names some nodes (``matched``:
+    their ids), as all of it is decided: which nodes came along."""
     together: dict[int, list[int]] = {}
     for op in regions.of_op:
         for root in tied.units_of(flow.ops[op]):
@@ -54,5 +58,7 @@ def _partly(flow: Dataflow, regions: Regions, tied: Decisions, text: str, matche
         rest = [describe(flow, flow.ops[op]) for op in members if op not in matched]
         if hit and rest:
             kind, where = regions.of_op[hit[0]], describe(flow, flow.ops[hit[0]])
-            names = ", ".join(rest[:4]) + (f" and {len(rest) - 4} more" if len(rest) > 4 else "")
+            names = ", ".join(rest[:4])
+            if len(rest) > 4:
+                names += f" and {len(rest) - 4} more"
             yield Note("pattern", where, f"{text} is part of a {kind} region and takes it whole: {names}")

@@ -23,9 +23,9 @@ Place = tuple[str, ...]  # a value, or a node in a function and a value of it
 
 @dataclass(frozen=True)
 class Promotion:
-    """Nodes that one decision holds. ``cost`` is in bytes, those of products `HEAVY` times; ``writes``: (scope, value);
-    ``makes``: the same as places; ``kinds``: the nodes'.
-    """
+    """A group of nodes that may be put back to float32 together, and the patterns that name it. ``bytes``: what it
+    writes and stores in float32; ``cost``: the same with the bytes of products `HEAVY` times; ``writes``: (scope, name)
+    of the values that it writes; ``makes``: these as places; ``kinds``: roles of the nodes, in their order."""
 
     patterns: tuple[str, ...]
     cost: int
@@ -41,19 +41,17 @@ class Promotion:
 
 
 def find_groups(task: CutTask) -> list[Promotion]:
-    """All groups, in the order of the nodes, but for what the user asked to be low.
-
-    ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
-    """
+    """Promotions: all groups of nodes that may be put back to float32, in the order of the model, but for what the user
+    asked to be low. ``task``: of the model before norms are rewritten, as patterns speak of the file's nodes."""
     flow, costs, heavy = task.flow, task.costs, task.options.lists.products
     fixed = matched_op_ids(flow, task.options.low)
     groups = []
     for ops in _components(flow, task.decisions):
-        patterns = _patterns(flow, task.decisions, ops)
+        patterns = _patterns_for(flow, task.decisions, ops)
         if not patterns or any(op.id in fixed for op in ops):
             continue
-        writes = frozenset(key for op in ops for key in _written(flow, op))
-        makes = frozenset(place for op in ops for place in _places(flow, op))
+        writes = frozenset(key for op in ops for key in _values_written(flow, op))
+        makes = frozenset(place for op in ops for place in _places_written(flow, op))
         sizes = [op_bytes(flow, costs, op) for op in ops]
         cost = sum(size * (HEAVY if op.role in heavy else 1) for size, op in zip(sizes, ops, strict=True))
         kinds = tuple(op.role for op in ops)
@@ -65,7 +63,9 @@ def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
     """Of a plan, for what may be put back to float32: (scope, name) of what operators write that compute low in some
     slot; ``flow`` is the one of the plan."""
     low = low_places(plan)
-    return {key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _written(flow, op)}
+    return {
+        key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _values_written(flow, op)
+    }
 
 
 def low_places(plan: Plan) -> set[tuple[str, int]]:
@@ -75,8 +75,8 @@ def low_places(plan: Plan) -> set[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Float32Size:
-    """What stays float32: nodes with a float32 tensor to decide on, the products among them, what they write and their
-    weights in bytes, and the same with products `HEAVY` times."""
+    """How much of a plan is float32: nodes with a float32 tensor to decide on, the products among them, the ``bytes``
+    of what they write and of their weights, and the same with products `HEAVY` times (``cost``)."""
 
     nodes: int
     products: int
@@ -85,44 +85,42 @@ class Float32Size:
 
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
-    """Of a plan made for ``flow``: nodes and bytes that are float32."""
+    """How much of a plan made for ``flow`` is float32: nodes without a low slot, Casts not counted."""
     low, costs = low_places(plan), Costs(flow, options)
-    ops = [
-        op
-        for op in flow.ops
-        if op.slots and not has(op.role, "casts") and (flow.scopes[op.scope].path, op.index) not in low
-    ]
-    factors = [HEAVY if op.role in options.lists.products else 1 for op in ops]
-    weights = {
-        v: factor
-        for op, factor in zip(ops, factors, strict=True)
-        for v in op.inputs
-        if v != NONE and flow.values[v].weight
-    }
-    stored = {v: 4 * costs.elements(v) for v in weights if flow.values[v].dtype == FLOAT32}
-    made = [op_bytes(flow, costs, op, weights=False) for op in ops]
-    heavy = sum(size * factor for size, factor in zip(made, factors, strict=True))
-    heavy += sum(size * weights[v] for v, size in stored.items())
-    products = sum(factor == HEAVY for factor in factors)
-    return Float32Size(len(ops), products, sum(made) + sum(stored.values()), heavy)
+    ops = [op for op in flow.ops if op.slots and not has(op.role, "casts")]
+    ops = [op for op in ops if (flow.scopes[op.scope].path, op.index) not in low]
+    products, size, cost = 0, 0, 0
+    weights: dict[int, int] = {}  # stored tensor -> how often its last reader counts
+    for op in ops:
+        factor = HEAVY if op.role in options.lists.products else 1
+        written = op_bytes(flow, costs, op, weights=False)
+        products += factor == HEAVY
+        size += written
+        cost += written * factor
+        weights.update((v, factor) for v in op.inputs if v != NONE and flow.values[v].weight)
+    for value, factor in weights.items():
+        if flow.values[value].dtype == FLOAT32:
+            size += 4 * costs.elements(value)
+            cost += 4 * costs.elements(value) * factor
+    return Float32Size(len(ops), products, size, cost)
 
 
 def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
-    """Promotions: bytes that an operator writes in float32, times how often it runs, with the weights that it reads."""
+    """Promotions: bytes that an operator writes in float32, times how often it runs; with ``weights`` those of the
+    float32 stored tensors that it reads on top."""
     written = [v for v in op.outputs if v != NONE and flow.values[v].dtype == FLOAT32]
     size = sum(4 * costs.elements(v) for v in written) * flow.scopes[op.scope].times
     stored = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.values[v].dtype == FLOAT32]
     return size + (sum(4 * costs.elements(v) for v in stored) if weights else 0)
 
 
-def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
-    """Promotions: the values that an operator writes, by scope and name."""
+def _values_written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
+    """Promotions: (scope, name) of the values that an operator writes."""
     return ((flow.scopes[op.scope].path, flow.values[v].name) for v in op.outputs if v != NONE)
 
 
-def _places(flow: Dataflow, op: Op) -> list[Place]:
-    """Promotions: what runs call an operator's results: their names; in a function, which calls share, with its own
-    name."""
+def _places_written(flow: Dataflow, op: Op) -> list[Place]:
+    """Promotions: what runs call an operator's results: their names, in a function behind the operator's name."""
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]
@@ -143,9 +141,9 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
     return list(found.values())
 
 
-def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
-    """Promotions: the fewest patterns that name every unit of the operators. Control-flow nodes and calls are left out:
-    naming them would name all inside."""
+def _patterns_for(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
+    """Promotions: patterns of nodes, in their order, that name every unit of a group's operators: one for each node
+    with a unit that none before has. Control-flow nodes and calls are left out: naming them would name all inside."""
     covered: set[int] = set()
     patterns: dict[str, None] = {}
     holders = {scope.op for scope in flow.scopes}

@@ -21,7 +21,7 @@ LEAST, MOST = 1 / 64, 1.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """An operator and its unit: it multiplies or divides by a known number beside a low product."""
+    """An operator and one of its units: it multiplies or divides by a known number beside a low product."""
 
     op: int
     unit: int
@@ -29,46 +29,50 @@ class Scaling:
 
 
 def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
-    """Scalings that a level would keep in float32 between low products and what they scale. ``sides``: by list class.
-
-    In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
-    """
+    """Yields the scalings that a level would keep in float32 beside low products, on a target whose products take the
+    number into their kernels. ``sides``: list class -> the side that the level gives it. In the low type they are
+    rounded once more where the number is no power of two, and are no kernels of their own."""
     flow, options = facts.flow, facts.options
-    if not options.kernels.scaled or sides["allow"] != LOW or sides["infer"] != HIGH:
+    if not options.kernels.scaled_products or sides["allow"] != LOW or sides["infer"] != HIGH:
         return
     for op in flow.with_roles(facts.traits.operators("scalings")):
-        listing = options.lists.of(op.role)
+        listing = options.lists.entry(op.role)
         if not op.slots or listing is None or listing.cls != "infer":
             continue
         data = _scaled_value(facts, op)
         product = _product_beside(flow, options, op, data) if data != NONE else ""
         if product:
-            text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
+            fusion = options.kernels.scaled_products[product]
+            text = f"{product} takes this number into its kernel on {options.target}: {fusion}"
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
 def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
-    """Those of some operators that scale what a product makes, before anybody else reads it."""
-    flow, options = facts.flow, facts.options
-    if not options.kernels.scaled:
+    """The ids of those of some operators that alone read what a product makes, and scale it by a known number."""
+    flow, options, found = facts.flow, facts.options, set[int]()
+    if not options.kernels.scaled_products:
         return frozenset()
-    scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
-    behind = (op for op in scalings if any(_made_by(flow, options, op, value) for value in op.inputs if value != NONE))
-    found = ((op, _scaled_value(facts, op)) for op in behind)
-    return frozenset(op.id for op, data in found if data != NONE and _made_by(flow, options, op, data))
+    for op in map(flow.ops.__getitem__, ops):
+        if not op.slots or not facts.traits.has(op.role, "scalings"):
+            continue
+        if any(_kind_of_maker(flow, options, op, value) for value in op.inputs if value != NONE):
+            data = _scaled_value(facts, op)  # asked for last: dear
+            if data != NONE and _kind_of_maker(flow, options, op, data):
+                found.add(op.id)
+    return frozenset(found)
 
 
 def _scaled_value(facts: Facts, op: Op) -> int:
-    """What an operator scales by a known number, if the low type has that number nearly exactly, or the product in
-    front can make up for its rounding; else NONE."""
+    """Of numbers that scale: the operand that an operator scales by a known one, from `LEAST` to `MOST`, if the low
+    type has that nearly exactly, or the product in front can make up for its rounding; else NONE."""
     flow = facts.flow
-    divides = facts.traits.positions(op.role, "divides")
-    for place, value in enumerate(op.inputs):
-        number, data = facts.values.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
-        if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
+    divisors = facts.traits.positions(op.role, "divides")
+    for place, value in enumerate(op.inputs if len(op.inputs) == 2 else ()):
+        number, data = facts.values.number(value), op.inputs[1 - place]
+        if number is None or data == NONE or flow.values[data].weight or (divisors and place not in divisors):
             continue
-        factor = abs(1 / number) if divides and number else abs(number)
-        low = _rounded(number, facts.options.dtype)
+        factor = abs(1 / number) if divisors and number else abs(number)
+        low = _round_to_low(number, facts.options.dtype)
         near = abs(low - number) <= NEAR * abs(number)
         if LEAST <= factor <= MOST and (near or _is_made_up_for(facts, value, data)):
             return data
@@ -76,37 +80,36 @@ def _scaled_value(facts: Facts, op: Op) -> int:
 
 
 def _is_made_up_for(facts: Facts, number: int, data: int) -> bool:
-    """Whether what rounding takes from a stored number is given to the stored operands of the product that makes what
-    it scales, if these become low."""
+    """Of numbers that scale: whether what rounding takes from a stored ``number`` would be given to the stored operands
+    of the product that makes ``data``, which it scales, if these become low (`LowStored`)."""
     if not facts.flow.values[number].weight:
         return False
     known = facts.flow.memo.setdefault(LowStored, {})
     if facts.options.dtype not in known:
         known[facts.options.dtype] = LowStored(facts.flow, facts.traits, facts.options.dtype)
-    return bool(known[facts.options.dtype].before(data))
+    return bool(known[facts.options.dtype].parts_before(data))
 
 
-def _rounded(number: float, dtype: str) -> float:
-    """A number as the low type rounds it, if it is in the range of normal ones."""
+def _round_to_low(number: float, dtype: str) -> float:
+    """Of numbers that scale: one rounded to the low type's digits, as if it had no smallest and no largest number."""
     part, power = math.frexp(number)
     return math.ldexp(round(part * 2 ** low_type(dtype).bits), power - low_type(dtype).bits)
 
 
 def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
-
-    That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
-    operand that is scaled.
-    """
-    scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
-    readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
-    if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
-        return kind
-    return _made_by(flow, options, op, data)
+    """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none. That of
+    all who read its result, where they are of one kind, else that of the product that makes ``data``, its operand that
+    is scaled."""
+    uses = flow.uses[op.outputs[0]]
+    kinds = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
+    if len(kinds) == 1 and kinds <= options.kernels.scaled_products.keys():
+        return kinds.pop()
+    return _kind_of_maker(flow, options, op, data)
 
 
-def _made_by(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """The kind of the product that makes ``data``, where this operator alone reads it; empty for none."""
+def _kind_of_maker(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """Of numbers that scale: the kind of the product that makes ``data`` for ``op`` alone; empty for none."""
     writer = flow.writer(data)
-    alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
-    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""
+    if writer is None or writer.scope != op.scope or len(flow.uses[data]) != 1:
+        return ""
+    return writer.kind if writer.kind in options.kernels.scaled_products else ""

@@ -21,7 +21,7 @@ __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
 
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
-    """The plan of a model at a level: the same dataflow and options give the same plan."""
+    """The plan of a model whose file has a ``digest``, at a level: the same dataflow and options give the same plan."""
     if options.level.allow == "float32":  # O0: nothing is asked to be low
         ledger = Ledger(flow)
         ledger.take(read_overrides(Facts.of(flow, options), Regions(), ledger.take()))  # refuses mistakes all the same
@@ -30,37 +30,40 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Every unit decided by the policy's rule, with the reasons."""
+    """The model with every unit decided by the policy's rule, with the reasons."""
     return policy(options.policy).rule(flow, options)
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """Before planning: what is better written by other operators: nothing under a framework's rules, or where a trial
-    plan makes nothing low."""
+    """Before planning: the rewrites that are asked for and pay by a trial plan, of which no two share a node. None
+    under a framework's rules, of a MindIR model, and where the trial plan makes nothing low."""
     if not policy(options.policy).ours or options.level.allow == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
     known = Facts.of(flow, options)
-    found = [one for kind in ordered(options.rewrites) for one in kind.find(known) if one.name in options.rewrites]
+    possible = [rewrite for kind in rewrite_classes(options.rewrites) for rewrite in kind.find(known)]
+    found = [rewrite for rewrite in possible if rewrite.name in options.rewrites]
     if not found:
         return []
-    trial = decide(flow, with_kernels(options, frozenset[str]().union(*(one.supposes(known) for one in found)))).settled
-    lowers = any(trial.is_low(unit.id) for unit in flow.units)
-    return list(_apart(one for one in found if lowers and one.pays(known, trial.is_low)))
+    supposed = frozenset[str]().union(*(rewrite.supposes(known) for rewrite in found))
+    trial = decide(flow, with_kernels(options, supposed)).settled
+    if not any(trial.is_low(unit.id) for unit in flow.units):
+        return []
+    return list(_without_overlaps(rewrite for rewrite in found if rewrite.pays(known, trial.is_low)))
 
 
-def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
+def _without_overlaps(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
     """Before planning: of the rewrites found those that share no node with an earlier one, and annotations."""
-    taken: set[tuple[str, int]] = set()
-    for one in found:
-        places = {(one.scope, index) for index in one.nodes}
-        if one.annotates or taken.isdisjoint(places):
-            yield one
-            taken |= places
+    used: set[tuple[str, int]] = set()
+    for rewrite in found:
+        places = {(rewrite.scope, index) for index in rewrite.nodes}
+        if rewrite.annotates or used.isdisjoint(places):
+            yield rewrite
+            used |= places
 
 
-def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
-    """Before planning: the classes of the rewrites that are asked for by name, in the order of op_lists/rewrites.toml;
-    what is written otherwise than by a `RewriteRule` is left out."""
+def rewrite_classes(names: Collection[str]) -> list[type[RewriteRule]]:
+    """Before planning: the classes of the rewrites with these ``names``, in the order of op_lists/rewrites.toml; what
+    is written otherwise than by a `RewriteRule` is left out."""
     known = known_rewrites()
     kinds = dict.fromkeys(known[name] for name in rewrite_names() if name in names and name in known)
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]

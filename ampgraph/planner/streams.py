@@ -17,8 +17,8 @@ ROUNDED = 3  # additions: the errors of n roundings add up to sqrt(n / 12) steps
 
 @dataclass(frozen=True)
 class Carried:
-    """What becomes of an addition's result: the next additions, the norms that read it, what moves it to them;
-    ``branches``: whether anything else reads it."""
+    """What becomes of an addition's result: ids of the next additions, of the norms that read it, and of what moves it
+    to these; ``branches``: whether anything else reads it, as the branch of a block does."""
 
     additions: tuple[int, ...]
     norms: tuple[int, ...]
@@ -28,15 +28,16 @@ class Carried:
 
 @dataclass(frozen=True)
 class StreamFinder:
-    """Residual streams: additions that follow one another, directly or behind a norm, and that norms read."""
+    """Residual streams: additions that follow one another, directly or behind a norm, and that norms read. ``of_op``:
+    ids of operators in regions; ``classes``: by an operator's id, the list class that governs it."""
 
     facts: Facts
     of_op: Container[int]
     classes: Sequence[str]
 
-    def of(self, follows: Mapping[int, Collection[int]], starts: Collection[int], shortest: int) -> list[list[int]]:
-        """The additions of each stream of so many at least, in the order of the model. ``follows``: by addition, those
-        that it follows; ``starts``: which of them a stream may begin with."""
+    def join(self, follows: Mapping[int, Collection[int]], starts: Collection[int], shortest: int) -> list[list[int]]:
+        """The ids of the additions of each stream of at least ``shortest``. ``follows``: addition -> those that it
+        follows; ``starts``: which of them a stream may begin with. Streams that meet are one."""
         first: dict[int, int] = {}
         streams: dict[int, list[int]] = {}
         for op in sorted(follows):
@@ -47,7 +48,7 @@ class StreamFinder:
                     first.update(dict.fromkeys(streams[other], head))
                     streams[head] += streams.pop(other)
                 streams.setdefault(head, []).append(op)
-        return [sorted(one) for one in streams.values() if len(one) >= shortest]
+        return [sorted(stream) for stream in streams.values() if len(stream) >= shortest]
 
     # -- as the model has them ----------------------------------------------------------------------------------------
 
@@ -60,23 +61,24 @@ class StreamFinder:
             for reader in carried.additions:
                 follows[reader].append(op)
         starts = {op for op, carried in self.carried.items() if carried.norms or carried.branches}
-        found = self.of(follows, starts, BRANCHES)
+        found = self.join(follows, starts, BRANCHES)
         return [stream for stream in found if any(self.carried[op].norms for op in stream)]
 
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
-        """What becomes of each addition's result."""
-        return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
+        """Of residual streams: id of an addition -> what becomes of its result."""
+        return {op.id: self._carried_by(op) for op in self.facts.flow.ops if self._is_in_stream(op)}
 
-    def _adds(self, op: Op) -> bool:
-        """Whether an operator is an addition, with a norm or by itself, and none of a region's, of a bias or a norm."""
+    def _is_in_stream(self, op: Op) -> bool:
+        """Of residual streams: whether an operator is an addition that may be part of one, by itself or with a norm; an
+        addition inside a region, as of a bias, is not."""
         traits = self.facts.traits
         if not op.slots or op.id in self.of_op:
             return False
         alone = traits.has(op.role, "additions") and self.classes[op.id] == "infer"
         return alone or traits.has(op.role, "adds_and_normalizes")
 
-    def _carried(self, op: Op) -> Carried:
+    def _carried_by(self, op: Op) -> Carried:
         """Of residual streams: follows a result through what moves it, and through norms, to additions."""
         additions: dict[int, None] = {}
         norms = {op.id: None} if self.facts.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
@@ -87,11 +89,12 @@ class StreamFinder:
         while work:
             value, path, normed = work.pop()
             for reader in self._readers(value, seen):
-                if self._adds(reader):
+                if self._is_in_stream(reader):
                     additions[reader.id] = None
                     moves |= dict.fromkeys(path)
                 elif self.classes[reader.id] == "fp32":
-                    norms |= {} if normed else {reader.id: None}
+                    if not normed:
+                        norms[reader.id] = None
                     moves |= dict.fromkeys(path)
                     work += [(made, (), True) for made in reader.outputs]
                 elif self._is_move(reader):
@@ -110,29 +113,28 @@ class StreamFinder:
     # -- whose readers are float32 already ----------------------------------------------------------------------------
 
     def widened(self, decided: Decisions, fused: Container[int]) -> tuple[list[list[int]], Mapping[int, list[Op]]]:
-        """Streams whose results only float32 norms and their own additions read, with the moves between; ``fused``:
-        operators that a kernel takes with their Casts."""
+        """(streams, moves) of residual streams whose results only float32 norms and their own additions read: the ids
+        of each stream's additions, and addition -> the operators that move its result to these readers. ``fused``: ids
+        of operators that a kernel takes with their Casts."""
         flow, wide = self.facts.flow, dict[int, list[Op]]()
         for op in reversed(flow.with_roles(self.facts.traits.operators("additions"))):  # readers first
-            computed = self._adds(op) and self.facts.stored.isdisjoint(op.inputs)
+            computed = self._is_in_stream(op) and self.facts.stored.isdisjoint(op.inputs)
             moves = self._moves_to_norms(op, wide, decided, fused) if computed else None
             if moves is not None:
                 wide[op.id] = moves
-        follows = {
-            op: [flow.values[value_above(flow, v, self._before)].producer for v in flow.ops[op].inputs] for op in wide
-        }
-        starts = {
-            op
-            for op in wide
-            for value in flow.ops[op].inputs
-            if any(use.op not in (NONE, op) and decided.is_high(use.unit) for use in flow.uses[value])
-        }
-        return self.of(follows, starts, ROUNDED), wide
+        follows, starts = dict[int, list[int]](), set[int]()
+        for op in map(flow.ops.__getitem__, wide):
+            follows[op.id] = [flow.values[value_above(flow, v, self._moved_value)].producer for v in op.inputs]
+            others = (use for v in op.inputs for use in flow.uses[v] if use.op not in (NONE, op.id))
+            if any(decided.is_high(use.unit) for use in others):
+                starts.add(op.id)
+        return self.join(follows, starts, ROUNDED), wide
 
     def _moves_to_norms(
         self, op: Op, wide: Mapping[int, list[Op]], decided: Decisions, fused: Container[int]
     ) -> list[Op] | None:
-        """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""
+        """Of residual streams: the operators that move an addition's result to its readers, where these are float32
+        norms, one at least, and additions of ``wide``; None where others read it."""
         flow, moves, normed = self.facts.flow, dict[int, Op](), False
         for use in downstream(flow, op.outputs, lambda reader: reader.outputs if reader.id in moves else ()):
             if use.op == NONE:
@@ -149,10 +151,10 @@ class StreamFinder:
                 moves[reader.id] = reader
         return list(moves.values()) if normed else None
 
-    def _before(self, op: Op) -> int:
-        """Of residual streams: what a value was before operators that only move it."""
+    def _moved_value(self, op: Op) -> int:
+        """Of residual streams: what an operator moves, if it only moves it; else NONE."""
         return op.inputs[0] if op.inputs and self._is_move(op) else NONE
 
     def _is_move(self, op: Op) -> bool:
-        """Whether an operator only hands a stream on."""
+        """Of residual streams: whether an operator only hands a result on."""
         return self.facts.traits.has(op.role, "nothing_in_inference") or self.classes[op.id] == "neutral"

@@ -50,15 +50,13 @@ WORDS: Mapping[str, tuple[object, object, str]] = {  # arguments of convert besi
 
 
 class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
-    """Mixed precision by graph: the fields of `ampgraph.Recipe` and, of `ampgraph.convert`, check and repair.
-
-    Without ``target`` the accelerator's execution provider says it. With ``data_config`` what overflows on its samples
-    stays float32, and the result is checked on them.
-    """
+    """Mixed precision by graph: the fields of `ampgraph.Recipe` and, of `ampgraph.convert`, check and repair. Without
+    ``target`` the accelerator's execution provider says it. With ``data_config`` what overflows on its samples stays
+    float32, and the result is checked on them."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
-        """The options of the Olive pass: the recipe's fields, and data."""
+        """The options of the Olive pass, by name: the recipe's fields, those of `WORDS`, and ``data_config``."""
         params = {name: _param(name, option) for name, option in OPTIONS.items()}
         for name, (kind, default, text) in WORDS.items():
             params[name] = PassConfigParam(type_=kind, default_value=default, description=text)
@@ -71,25 +69,26 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
     @staticmethod
     def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
-        """Tells Olive that results depend on the accelerator: kernels differ."""
+        """False: tells Olive that results depend on the accelerator, as kernels differ."""
         return False
 
     def _run_for_config(
         self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
     ) -> ONNXModelHandler:
-        """Converts the model to the path that Olive gives; the target follows the accelerator unless it is said."""
-        given = {name: getattr(config, name) for name in (*OPTIONS, *WORDS)}
-        given = {name: value for name, value in given.items() if value is not None}
-        given.setdefault("target", _target(self.accelerator_spec))
+        """Converts the model to the path that Olive gives, and returns its handler; the target follows the accelerator
+        unless the options name one. Raises AmpError as `convert` does."""
+        options = {name: getattr(config, name) for name in (*OPTIONS, *WORDS)}
+        options = {name: value for name, value in options.items() if value is not None}
+        options.setdefault("target", _target(self.accelerator_spec))
         source = Path(model.model_path)
         place = Path(resolve_onnx_path(output_model_path, source.name))
         data = None if config.data_config is None else list(_samples(config.data_config, model))
-        convert(source, output=place, data=data, **given)
+        convert(source, output=place, data=data, **options)
         return _handler(place)
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """The target of ampgraph that an Olive workflow's accelerator stands for."""
+    """The target of an Olive workflow's accelerator: by its execution provider; ``cuda`` for a GPU, else ``cpu``."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"
@@ -97,7 +96,7 @@ def _target(accelerator: AcceleratorSpec) -> str:
 
 
 def _param(name: str, option: Option) -> PassConfigParam:
-    """A recipe's field as a parameter of Olive, always optional: the recipe knows its own defaults."""
+    """The Olive pass's parameter for a recipe's field ``name``; optional, as the recipe knows the defaults."""
     kind: Any = option.kind
     if option.repeats:
         kind = list[str] | dict[str, int] | str if name == "dims" else list[str] | str
@@ -107,8 +106,7 @@ def _param(name: str, option: Option) -> PassConfigParam:
 
 
 def _samples(config: DataConfig | dict[str, Any], model: ONNXModelHandler) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """The samples that Olive's data container gives for the model's inputs, without labels; what has no name is the one
-    input."""
+    """Olive's samples, each as input's name -> array, without labels; data without names is the first input's."""
     names = model.io_config["input_names"]
     for batch in validate_config(config, DataConfig).to_data_container().create_dataloader():
         values = batch[0] if isinstance(batch, (tuple, list)) else batch
@@ -117,7 +115,7 @@ def _samples(config: DataConfig | dict[str, Any], model: ONNXModelHandler) -> It
 
 
 def _handler(place: Path) -> ONNXModelHandler:
-    """A model whose weights lie beside it is a folder for Olive, which moves what it is told of."""
+    """Olive's handler for a model; with data files beside it one of its folder, as Olive moves what a handler names."""
     if any(place.parent.glob(f"{place.name}.*data")):
         return ONNXModelHandler(model_path=str(place.parent), onnx_file_name=place.name)
     return ONNXModelHandler(model_path=str(place))
@@ -127,10 +125,10 @@ def package_config() -> dict[str, JsonObject]:
     """Olive's own package configuration with this pass added, as ``olive.run(..., package_config=...)`` takes it."""
     own = Path(OlivePackageConfig.get_default_config_path())
     found: dict[str, JsonObject] = json.loads(own.read_text(encoding="utf-8"))
-    everywhere = {f"supported_{what}": ["*"] for what in ("providers", "accelerators")}
     found["passes"][NAME] = {
         "module_path": f"ampgraph.plugins.olive.{NAME}",
-        **everywhere,
+        "supported_providers": ["*"],
+        "supported_accelerators": ["*"],
         "supported_precisions": ["fp16", "bf16"],
         "dataset": "dataset_optional",
     }
@@ -138,7 +136,8 @@ def package_config() -> dict[str, JsonObject]:
 
 
 def main(arguments: list[str]) -> int:
-    """For Olive: writes `package_config` to the file that is named. Returns the exit status."""
+    """For Olive: writes `package_config` as JSON to the file named by the one argument. Returns the exit status, 2 for
+    wrong arguments or a file that cannot be written."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m ampgraph.plugins.olive packages.json", file=sys.stderr)
         return 2

@@ -23,17 +23,17 @@ def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def is_closed(flow: Dataflow, region: Region) -> bool:
-    """Fusions of a target: whether a region has more nodes than a kernel and two Casts, and nobody reads inside it."""
+    """Fusions of a target: whether a region is complete, of more nodes than a kernel and two Casts, and private."""
     if not region.complete:
         return False
     ids = {op.id for op in region.ops}
-    made = (v for op in region.ops if op is not region.result for v in op.outputs)
+    inner = (v for op in region.ops if op is not region.result for v in op.outputs)
     many = len([op for op in region.ops if op.slots]) > WIDE_NODES
-    return many and all(use.op in ids for v in made for use in flow.uses[v])
+    return many and all(use.op in ids for v in inner for use in flow.uses[v])
 
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target makes one kernel of a region in float32 between Casts: for rewrites and planner."""
+    """Fusions of a target: whether it makes one kernel of a region in float32 between Casts, and many of a low one."""
     return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
@@ -51,12 +51,12 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
         return False
     behind = [] if region.complete else affine_behind(flow, region.result, fusion.operators)
     ops, result = (*region.ops, *behind), [region.result, *behind][-1]
-    inner = {op.kind for op in ops if not traits.has(op.role, "stays_in_place")}
-    if inner != fusion.operators or not (region.complete or behind):
+    kinds = {op.kind for op in ops if not traits.has(op.role, "stays_in_place")}
+    if kinds != fusion.operators or not (region.complete or behind):
         return False
     ids = {op.id for op in ops}
-    made = (v for op in ops if op is not result for v in op.outputs)
-    if any(use.op not in ids for v in made for use in flow.uses[v]):
+    inner = (v for op in ops if op is not result for v in op.outputs)
+    if any(use.op not in ids for v in inner for use in flow.uses[v]):
         return False
     if region.open_axes:  # which the runtime may compute before it looks
         return True
@@ -66,8 +66,8 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def norm_axis(flow: Dataflow, region: Region) -> int | None:
-    """Of a norm that a target fuses, or a rewrite writes: the one axis that every mean is over, counted from the end;
-    None when there is no such axis."""
+    """Of a norm that a target fuses, or a rewrite writes: the one axis that every mean is over, counted from the end
+    (-1: the last); None where there is no such axis, or its place is not known."""
     shape, axes = flow.shape(region.source), region.axes
     if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
@@ -77,8 +77,8 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 
 
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
-    """Of a norm that a target fuses: the operators behind it that scale and shift it by vectors, stored or computed, as
-    its own scale and bias would."""
+    """Of a norm that a target fuses: the operators among ``kinds``, at most two, that alone read its result one after
+    the other and scale and shift it by vectors (or by what has no known shape), as its own scale and bias would."""
 
     def shifts(pair: tuple[int, Op]) -> bool:
         value, reader = pair
@@ -90,7 +90,7 @@ def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]
 
 
 def regions(flow: Dataflow) -> list[Region]:
-    """For rewrites and fusions: every region of a model but for products with their bias, looked for once."""
+    """For rewrites and fusions: every region of a model but for products with their bias; looked for once."""
     if Region not in flow.memo:
         flow.memo[Region] = list(find_regions(flow))
     found: list[Region] = flow.memo[Region]
@@ -107,16 +107,16 @@ def fused_only_regions(flow: Dataflow, options: Options) -> list[Region]:
 
 
 def fused_regions(known: Known) -> Iterator[Region]:
-    """The regions that the target fuses, without those in functions or named by the user; none where the model has no
-    product that may be low."""
+    """For rewrites: the regions that the target fuses, without those in functions or named by the user's patterns; none
+    where no product of the model may be low."""
     flow, options = known.flow, known.options
     fuses = options.kernels.fuses
     if not fuses or options.level.allow == "float32" or not any(_is_product(options, op) for op in flow.ops):
         return
-    spoken = named_ops(known)
+    named = named_ops(known)
     for region in regions(flow):
-        shared = flow.scopes[region.result.scope].kind == "function"
-        if region.kind in fuses and not shared and not any(op.id in spoken for op in region.ops):
+        in_function = flow.scopes[region.result.scope].kind == "function"
+        if region.kind in fuses and not in_function and not any(op.id in named for op in region.ops):
             yield region
 
 
@@ -127,16 +127,18 @@ def scores_before(known: Known, softmax: Op) -> list[Op]:
     added, moved = traits.operators("additions", "scalings"), traits.operators("reshapes")
 
     def further(op: Op) -> list[int]:
-        if op.role in added or op.role in moved:
-            return [*op.inputs] if op.role in added else [*op.inputs[:1]]
-        masked = traits.has(op.role, "elementwise")
-        return [v for place, v in enumerate(op.inputs) if masked and traits.at(op.role, "joins", place)]
+        if op.role in added:
+            return [*op.inputs]
+        if op.role in moved:
+            return [*op.inputs[:1]]
+        masks = traits.has(op.role, "elementwise")  # a Where
+        return [v for place, v in enumerate(op.inputs) if masks and traits.at(op.role, "joins", place)]
 
     found = upstream(known.flow, softmax.inputs[:1], further)
     return [op for op in found if traits.has(op.role, "multiplies_matrices") and op.slots and len(op.inputs) == 2]
 
 
-def whole(region: Region) -> tuple[Op, ...]:
+def in_file_order(region: Region) -> tuple[Op, ...]:
     """For a rewrite: the operators of a region in the order of the file, that of the result last."""
     inner = (op for op in region.ops if op is not region.result)
     return *sorted(inner, key=lambda op: op.index), region.result
@@ -152,7 +154,7 @@ class Inside:
     def has(self, op: Op) -> bool:
         """For a rewrite or fusion: whether an operator is one of the region's; those that a pattern found outside of a
         body count as none, since a rewrite edits one scope."""
-        return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
+        return op.scope == self.region.result.scope and any(op.id == own.id for own in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:
         """For a rewrite or fusion: whether an operator is inside a region, and a product of two values."""
@@ -164,13 +166,14 @@ class Inside:
         return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
 
     def only_for(self, value: int, reader: Op) -> Op | None:
-        """For a fusion: the operator that makes a value, if it is of this region and only ``reader`` reads it."""
+        """For a rewrite or fusion: the region's operator whose result only ``reader`` in its scope reads; else None."""
         op = self.known.flow.writer(value) if value != NONE else None
-        alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
-        return op if alone and op is not None and op.scope == reader.scope else None
+        if op is None or not self.has(op) or op.scope != reader.scope:
+            return None
+        return op if len(self.known.flow.uses[value]) == 1 else None
 
 
 def _is_product(options: Options, op: Op) -> bool:
     """For a rewrite: whether the lists call an operator a product (class allow), which low types make faster."""
-    listing = options.lists.of(op.role) if op.slots else None
+    listing = options.lists.entry(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

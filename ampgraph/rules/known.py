@@ -16,7 +16,8 @@ class KnownValues(Protocol):
     """Numbers that follow from the file alone."""
 
     def row(self, value: int) -> Array | None:
-        """What a rewrite may know of a value: the numbers of a tensor of few in order; NaN for a size that is open."""
+        """What a rewrite may know of a value: the numbers of a tensor of few elements in order, NaN for a size that is
+        open; None where they are not known."""
         ...
 
     def number(self, value: int) -> float | None:
@@ -53,5 +54,5 @@ IsLow = Callable[[int], bool]
 
 
 def named_ops(known: Known) -> set[int]:
-    """Operators that the user's patterns or an earlier conversion name: rewrites leave them as they are."""
+    """The ids of operators that the user's patterns or an earlier conversion name: rewrites leave them as they are."""
     return matched_op_ids(known.flow, known.options.named_patterns)

@@ -17,11 +17,11 @@ class RewriteRule(Rewrite):
 
     @classmethod
     def find(cls, known: Known) -> Iterable[RewriteRule]:
-        """All places where the rewrite is possible, whatever types are decided later and whether it is asked for."""
+        """The rewrites that are possible in a model, whatever types are decided later and whatever is asked for."""
         raise NotImplementedError
 
     def supposes(self, known: Known) -> frozenset[str]:
-        """Operators for which a trial plan supposes a kernel in the low type."""
+        """Kinds of operators for which a trial plan supposes a low kernel; none, unless a rewrite says so."""
         return frozenset()
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
@@ -29,15 +29,15 @@ class RewriteRule(Rewrite):
         return True
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> RewriteRule | None:
-        """This rewrite where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing,
-        or is not known."""
+        """This rewrite where values that it reads are held as 2^-e of themselves (``exponents``: value -> e); None
+        where that changes nothing, or is not known."""
         return None
 
     # -- what finders share -----------------------------------------------------------------------------------------
 
     @classmethod
     def place(cls, flow: Dataflow, *ops: Op) -> tuple[str, tuple[int, ...]]:
-        """Scope and nodes of operators, of which the last one makes the result."""
+        """For a rewrite: (path of the scope, indices) of operators, of which the last one makes the result."""
         return flow.scopes[ops[-1].scope].path, tuple(op.index for op in ops)
 
     def ops(self, flow: Dataflow) -> list[Op]:
@@ -49,10 +49,11 @@ class RewriteRule(Rewrite):
     def edited(self, editor: NodeEditor) -> list[Op]:
         """The operators that the plan names, which are to be written anew. Raises AmpError AMP402 where the model has
         none there."""
-        ops = [op for index in self.nodes if (op := editor.op(self.scope, index)) is not None]
-        if len(ops) < len(self.nodes):
+        ops = [editor.op(self.scope, index) for index in self.nodes]
+        found = [op for op in ops if op is not None]
+        if len(found) < len(ops):
             raise plan_mismatch(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
-        return ops
+        return found
 
     def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
         """The values that `reads` names, among what the nodes read. Raises AmpError AMP402 for one that they do not
@@ -64,14 +65,14 @@ class RewriteRule(Rewrite):
         return [read[name] for name in self.reads]
 
     def refuse(self, holds: bool) -> None:
-        """A plan's rewrite carried out: raises AmpError AMP402 where the nodes are others than it takes them for."""
+        """Raises AmpError AMP402 unless what a plan's rewrite takes for granted of its nodes ``holds``."""
         if not holds:
             raise plan_mismatch(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
 
 
 @dataclass(frozen=True)
 class Idle(RewriteRule):
-    """Nodes that do nothing are taken away: what the first one reads, ``source``, is read instead."""
+    """Takes nodes that do nothing away: what the first one reads, ``source`` by name, is read instead."""
 
     source: str
 
@@ -99,7 +100,8 @@ def all_low(ops: Iterable[Op], is_low: IsLow) -> bool:
 
 
 def is_inside(flow: Dataflow, op: Op) -> bool:
-    """For a rewrite: whether an operator's result is read, and crosses no boundary."""
+    """For a rewrite: whether an operator stands in no function, and what it reads first and makes are tensors; its
+    result is read, but is no output of a graph or body."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):
         return False
     values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]

@@ -26,40 +26,42 @@ from ..oplists.traits import Trait, Traits
 PARAMETERS = range(1, 5)
 """The operands of a norm with stored statistics beside its data: scale, bias, mean and variance."""
 Parts = dict[int, float]
-"""Stored values, and what each is multiplied with before it is rounded."""
+"""Stored value -> what it is multiplied by before it is rounded."""
 Read = tuple[int, int]
 """An operator, and the place where it reads."""
 NOBODY: Set[Read] = frozenset()
 
 
 def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
-    """What is rounded together of the stored tensors that become low: by scalings beside products, by norms, and by
-    convolutions."""
+    """What is rounded together of the stored tensors that become low, as ``edits`` say: by scalings beside products, by
+    norms, and by convolutions, in the order of the model. Nothing of MindIR, whose norms keep float32 parameters."""
     low = LowStored(flow, traits, dtype, edits)
-    if not low.rounds or not flow.opset:  # parameters of a norm stay float32 in MindIR
+    if not low.rounds or not flow.opset:  # a MindIR model has none
         return []
     found, shared = list[JointRounding](), set[int]()
     factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
     for op in flow.with_roles(factors | statistics | traits.operators("channels_by_rows")):
         path = flow.scopes[op.scope].path
         if op.role in factors:
-            number, parts = low.given_up(op, shared)
+            number, parts = low.shares_of_scaling(op, shared)
             shared |= parts.keys()
-            shares = tuple((flow.scopes[(v := flow.values[i]).scope].path, v.name, by) for i, by in parts.items())
+            values = [(flow.values[id], factor) for id, factor in parts.items()]
+            shares = tuple((flow.scopes[value.scope].path, value.name, factor) for value, factor in values)
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
-            found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
+            if parts:
+                found.append(JointRounding(path, op.index, Why("factor", text), shares))
         elif op.role not in statistics:
-            why = Why("channels", "the weights of each channel keep their sum")
-            found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
+            if low.holds_weights(op):
+                why = Why("channels", "the weights of each channel keep their sum")
+                found.append(JointRounding(path, op.index, why))
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))
     return found
 
 
 class LowStored:
-    """Rounded together: the stored tensors of a model that are rounded, by the places that read them so.
-
-    ``edits`` None: as if every one were."""
+    """Rounded together: the stored tensors of a model that are rounded, and the places that read them so. ``edits``
+    None: as if every one were. ``rounds``: whether any is."""
 
     def __init__(self, flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit] | None = None) -> None:
         self.flow, self.traits, self.dtype = flow, traits, dtype
@@ -71,29 +73,30 @@ class LowStored:
         self.rounds = self._low is None or bool(self._low)
 
     def readers(self, value: int) -> Set[Read]:
-        """Rounded together: the operands by which a stored tensor is read rounded."""
+        """Rounded together: the places that read a stored tensor rounded; `NOBODY` where it stays float32."""
         if value not in self._readers:
-            self._readers[value] = self._rounding(value)
+            self._readers[value] = self._find_readers(value)
         return self._readers[value]
 
-    def _rounding(self, value: int) -> Set[Read]:
-        """Rounded together: which places read a stored tensor rounded; nobody where it stays float32."""
-        item, uses, copied = self.flow.values[value], self.flow.uses[value], None
+    def _find_readers(self, value: int) -> Set[Read]:
+        """Rounded together: the places that read a stored tensor rounded: all, or those of a second, rounded copy."""
+        item, uses = self.flow.values[value], self.flow.uses[value]
         if not item.weight or item.dtype != FLOAT32:
             return NOBODY
         if self._low is not None:
             edit = self._low.get((self.flow.scopes[item.scope].path, item.name))
             if edit is None:
                 return NOBODY
-            copied = set(edit.uses) if edit.store == "both" else None
-        return {(use.op, use.index) for use in uses if copied is None or self.flow.place(use) in copied}
+            if edit.store == "both":
+                rounded = set(edit.uses)
+                uses = [use for use in uses if self.flow.place(use) in rounded]
+        return {(use.op, use.index) for use in uses}
 
-    def given_up(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
-        """Rounded together: a scaling's number, and who makes up for its error: a product in front, else those behind.
-
-        Nobody where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
-        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: what takes such a share.
-        """
+    def shares_of_scaling(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
+        """Rounded together: a scaling's number, and the stored values that make up for its error, of a product in front
+        or else of those behind. (0, {}) where it has no such number. No values where the product's operands are not
+        stored, are read elsewhere, or are low numbers already, nor where the number is read elsewhere and rounding
+        takes 2^-12 of it at most. ``shared``: values of other scalings."""
         numbers = [self._number(op, place, shared) for place in range(len(op.inputs))]
         place = next((k for k, number in enumerate(numbers) if number), None)
         multiplies = self.traits.has(op.kind, "multiplies")
@@ -103,57 +106,61 @@ class LowStored:
         with np.errstate(over="ignore"):
             low = float(np.float64(number).astype(numpy_type(self.dtype)))
         lost = number / low if low else 0.0
-        lost = lost if multiplies or not lost else 1 / lost
+        if not multiplies and lost:
+            lost = 1 / lost
         if lost == 1 or abs(lost - 1) > MOST_LOST or (abs(lost - 1) <= NEAR and self._stored(op, place) is None):
-            return number, {}  # of what others read as well only what moves them far is worth other weights
-        return number, self.before(op.inputs[1 - place], lost) or self._behind(op.outputs[0], lost)
+            return number, {}  # a number that others read too is worth other weights only if rounding moves it far
+        return number, self.parts_before(op.inputs[1 - place], lost) or self._parts_behind(op.outputs[0], lost)
 
     def holds_parameters(self, op: Op) -> bool:
         """Rounded together: whether the four parameters of a norm are rounded and read by it alone."""
-        values = [op.inputs[k] for k in PARAMETERS if k < len(op.inputs)]
-        return len(set(values)) == len(PARAMETERS) and all(
-            self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1)
-        )
+        values = [op.inputs[place] for place in PARAMETERS if place < len(op.inputs)]
+        private = all(self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1))
+        return private and len(set(values)) == len(PARAMETERS)
 
     def holds_weights(self, op: Op) -> bool:
-        """Whether the weights of a convolution are rounded, which changes them, and read by it alone."""
+        """Rounded together: whether rounding changes a convolution's weights, and it alone reads them."""
         value = op.inputs[1]
         return self.readers(value) == {(op.id, 1)} and self._is_inexact(value)
 
-    def before(self, value: int, factor: float = 1.0) -> Parts:
-        """Rounded together: the operands of the product that makes a value, with biases added behind it: each takes
-        ``factor``. None where a value on the way is read twice, or made otherwise."""
+    def parts_before(self, value: int, factor: float = 1.0) -> Parts:
+        """Rounded together: the stored operands of the product that makes a value, and biases added behind it, each
+        with ``factor``. Empty where a value on the way is read twice, or made otherwise."""
         flow, parts = self.flow, Parts()
-        while _is_private(flow, value) and (op := flow.writer(value)) is not None and "::" not in op.kind:
+        while _is_private(flow, value):
+            op = flow.writer(value)
+            if op is None or "::" in op.kind:
+                return {}
+            place, bias = self._stored_operand(op) if self.traits.has(op.role, "additions") else (0, None)
             if self.traits.has(op.role, "reshapes"):
                 value = op.inputs[0]
-            elif self.traits.has(op.role, "additions") and (place := self._taken(op, parts, factor)) is not None:
+            elif bias is not None:
+                parts[bias] = factor
                 value = op.inputs[1 - place]
             else:
                 held = self._operands(op)
                 return {**parts, **dict.fromkeys(held, factor)} if held and self._is_inexact(held[0]) else {}
         return {}
 
-    def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
-        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``); None
-        where it reads none."""
+    def _stored_operand(self, op: Op) -> tuple[int, int | None]:
+        """Rounded together: (place, value) of the first stored operand of an operator; (0, None) where none is."""
         for place in range(len(op.inputs)):
-            if (bias := self._stored(op, place)) is not None:
-                parts[bias] = factor
-                return place
-        return None
+            value = self._stored(op, place)
+            if value is not None:
+                return place, value
+        return 0, None
 
-    def _behind(self, value: int, factor: float) -> Parts:
-        """Rounded together: the first operands of the products that read a value, through moves and added constants
-        (which shrink instead). None where anything else reads it."""
+    def _parts_behind(self, value: int, factor: float) -> Parts:
+        """Rounded together: the weights of the products that read a value, each with ``factor``, through moves and
+        biases, which are divided by it. Empty where anything else reads the value."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value):
             (use,) = flow.uses[value]
             op = flow.ops[use.op]
-            bias = next((v for k in range(len(op.inputs)) if (v := self._stored(op, k)) is not None), None)
-            if self._is(op, "additions") and bias is not None:
+            _, bias = self._stored_operand(op)
+            if self._is_standard(op, "additions") and bias is not None:
                 parts[bias] = 1 / factor
-            elif not self._is(op, "reshapes") or use.index != 0:
+            elif not self._is_standard(op, "reshapes") or use.index != 0:
                 break
             value = op.outputs[0]
         for use in flow.uses[value]:
@@ -163,19 +170,20 @@ class LowStored:
             parts[held[0]] = factor
         return parts if flow.uses[value] else {}
 
-    def _is(self, op: Op, trait: Trait) -> bool:
+    def _is_standard(self, op: Op, trait: Trait) -> bool:
         """Rounded together: whether a standard operator has a trait; operators of other domains round in other ways."""
         return "::" not in op.kind and self.traits.has(op.kind, trait)
 
     def _stored(self, op: Op, place: int, private: bool = True) -> int | None:
-        """Rounded together: the rounded value of an operand, behind identities too. ``private``: read here only."""
+        """Rounded together: the stored value that an operand is, behind identities too, where it is read rounded; else
+        None. ``private``: only where nobody else reads it."""
         flow, read, value = self.flow, (op.id, place), op.inputs[place]
         while value != NONE:
             if flow.values[value].weight:
                 readers = self.readers(value)
                 return value if read in readers and (not private or len(readers) == 1) else None
             writer = flow.writer(value)
-            if writer is None or not self._is(writer, "nothing_in_inference"):
+            if writer is None or not self._is_standard(writer, "nothing_in_inference"):
                 return None
             if private and not _is_private(flow, value):
                 return None
@@ -183,7 +191,7 @@ class LowStored:
         return None
 
     def _number(self, op: Op, place: int, shared: set[int]) -> float:
-        """Rounded together: the number behind a stored factor, 0 where there is none; whoever else reads it."""
+        """Rounded together: the finite number that an operand stores, if it is not among ``shared``; else 0."""
         value = self._stored(op, place, private=False)
         number = self.flow.scalar(value) if value is not None and value not in shared else None
         return number if number is not None and np.isfinite(number) else 0.0

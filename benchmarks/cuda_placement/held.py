@@ -143,7 +143,8 @@ def converted(form: Form, way: Way, more: Sequence[str], known: Ranges) -> onnx.
 
 def products(graph: Optimized) -> int:
     """How many products are low."""
-    allowed = {kind for kind in {node.kind for node in graph.nodes} if (row := LISTS.of(kind)) and row.cls == "allow"}
+    rows = {node.kind: LISTS.entry(node.kind) for node in graph.nodes}
+    allowed = {kind for kind, row in rows.items() if row is not None and row.cls == "allow"}
     return sum(node.dtype in LOW and node.kind in allowed for node in graph.nodes)
 
 

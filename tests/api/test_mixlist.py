@@ -43,9 +43,9 @@ def test_each_operator_goes_where_its_level_puts_its_class(level):
     lists, chosen = load_op_lists(), load_level(level)
     wanted: dict[str, set[str]] = {}
     for name, types in ascend_names().items():
-        listing = lists.of(operators()[name].kind)
+        listing = lists.entry(operators()[name].kind)
         for one in types:
-            at = chosen.of(listing.cls) if listing else "float32"
+            at = chosen.of_class(listing.cls) if listing else "float32"
             wanted.setdefault(one, set()).add("float32" if at == "cut" and listing and listing.cls == "deny" else at)
     mixlist = build_mixlist("ampgraph", level)
     assert set(mixlist.black) == {one for one, rules in wanted.items() if "float32" in rules}

@@ -171,7 +171,7 @@ def the_levels_are_these() -> None:
             name: [words[cell] for cell in cells] for name, cells in level_rows(page, start).items() if name != "level"
         }
     kept = ("allow", "infer", "neutral", "deny", "fp32")
-    held = {name: [level.of(cls) for cls in kept] for name, level in load_levels().items()}
+    held = {name: [level.of_class(cls) for cls in kept] for name, level in load_levels().items()}
     assert said["README.md"] == said["docs/levels.md"] == held
     design = level_rows("docs/design.md", "## The levels\n\n")
     assert [cells[:4] for name, cells in design.items() if name in ("O1", "auto")] == [

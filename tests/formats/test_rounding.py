@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.arrays import Array, DType
-from ampgraph.formats.rounding import BLOCK, SHORT, Rounder, with_sums_kept
+from ampgraph.formats.rounding import BLOCK, SHORT, Rounder
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
@@ -53,13 +53,19 @@ def test_every_length_is_rounded_whole(size: int, dtype: DType) -> None:
     assert agrees(np.random.default_rng(0).standard_normal(size, np.float32), dtype)
 
 
+def rounded_rows(rows: Array, dtype: DType) -> Array:
+    """Rows, each rounded so that it keeps its sum."""
+    parts = Rounder(dtype).rows(rows.reshape(-1), rows.shape[1])
+    return np.concatenate([part.copy() for part in parts]).reshape(rows.shape)
+
+
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 @pytest.mark.parametrize("length", [1, 9, 4608, BLOCK + 1])
 def test_rows_that_keep_their_sum(dtype: DType, length: int) -> None:
     rows = np.random.default_rng(length).standard_normal((3, length)).astype(np.float32)
     rows[1] = rows[1].astype(dtype).astype(np.float32)  # low numbers stay what they are
     plain = rows.astype(dtype)
-    kept = with_sums_kept(rows.reshape(-1), plain.reshape(-1), length).reshape(rows.shape)
+    kept = rounded_rows(rows, dtype)
     steps = np.abs(kept.view(np.int16).astype(int) - plain.view(np.int16).astype(int))
     assert steps.max() <= 1 and kept.dtype == dtype
     assert np.array_equal(kept[1].view(np.uint16), plain[1].view(np.uint16))
@@ -71,11 +77,22 @@ def test_rows_that_keep_their_sum(dtype: DType, length: int) -> None:
         assert np.square(wide - exact).mean() < 1.1 * np.square(plain.astype(np.float64) - exact).mean()
 
 
+def test_a_row_of_what_is_beneath_the_type_stays_zero_beside_one_that_is_not_finite() -> None:
+    rows = np.full((2, 64), 2e-8, np.float32)
+    rows[1, 3] = np.nan
+    assert not rounded_rows(rows, HALF)[0].any()
+
+
+def test_large_numbers_of_bfloat16_turn_by_their_nearness_to_the_middle() -> None:
+    rows = np.float32(2.0**123) * (1 + np.array([[0.45, 0.49, 0.3, 0.2]], np.float32) / 128)
+    assert np.argmax(rounded_rows(rows, BRAIN)[0]) == 1
+
+
 def test_what_has_no_neighbour_is_left_alone() -> None:
     largest, smallest = 65504.0, 2.0**-24
     rows = np.array([largest + 1, largest + 1, 0.25 * smallest, 0.0], np.float32)
-    kept = with_sums_kept(rows, rows.astype(np.float16), 2)
-    assert kept.tolist() == [largest, largest, 0.0, 0.0]
+    kept = rounded_rows(rows.reshape(2, 2), HALF)
+    assert kept.reshape(-1).tolist() == [largest, largest, 0.0, 0.0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -85,6 +102,6 @@ def test_a_row_with_a_number_that_is_not_finite_stays_as_it_was_rounded(number: 
     rows[0, 7] = number
     with np.errstate(over="ignore"):
         plain = rows.astype(HALF)
-    kept = with_sums_kept(rows.reshape(-1), plain.reshape(-1), 64).reshape(rows.shape)
+    kept = rounded_rows(rows, HALF)
     assert np.array_equal(kept[0].view(np.uint16), plain[0].view(np.uint16))
     assert not np.array_equal(kept[1], plain[1])

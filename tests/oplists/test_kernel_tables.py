@@ -132,7 +132,7 @@ def test_what_targets_say():
 )
 def test_attributes_for_which_cuda_leaves_a_node_to_the_cpu(kind, attributes, found):
     broken = load_kernels("cuda").broken[kind]
-    assert broken.left_for(attributes) == found and not broken.always
+    assert broken.failing_attribute(attributes) == found and not broken.always
 
 
 @pytest.mark.parametrize(

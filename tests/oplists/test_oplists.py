@@ -60,7 +60,7 @@ def contrib_rows() -> list[dict]:
 
 @pytest.mark.parametrize("kind", float_operators())
 def test_every_float_operator_of_onnx_is_listed(kind):
-    listing = load_op_lists().of(kind)
+    listing = load_op_lists().entry(kind)
     assert listing is not None and listing.cls in CLASSES and listing.reason
 
 
@@ -71,8 +71,8 @@ def test_entries_are_operators():
         for r in contrib_rows()
         if r["domain"] and any(admits_low(types) for types in r["constraints"].values())
     }
-    assert wanted and not [kind for kind in sorted(wanted) if lists.of(kind) is None]
-    assert present(lists.of("SimplifiedLayerNormalization")).cls == "fp32"
+    assert wanted and not [kind for kind in sorted(wanted) if lists.entry(kind) is None]
+    assert present(lists.entry("SimplifiedLayerNormalization")).cls == "fp32"
     # every entry names an operator with a float tensor
     known = known_operators()
     low = set(float_operators())
@@ -86,11 +86,11 @@ def test_entries_are_operators():
         assert (kind in known or kind.startswith("mindspore::")) and kind in low, kind
     # operators without floats and strangers are in no list
     lists = load_op_lists()
-    assert lists.of("And") is lists.of("my.domain::Op") is lists.of("Gelu2") is None
+    assert lists.entry("And") is lists.entry("my.domain::Op") is lists.entry("Gelu2") is None
     # regions stand for listed operators
     lists = load_op_lists()
     assert set(lists.regions) == set(region_kinds())
-    assert all(lists.of(region) for region in lists.regions if region != "Bias")
+    assert all(lists.entry(region) for region in lists.regions if region != "Bias")
 
 
 @pytest.mark.parametrize("name", ["ampgraph.toml", "tied_slots.toml", "levels.toml"])
@@ -134,7 +134,7 @@ def test_entries_have_places():
 )
 def test_classes(cls, kinds):
     lists = load_op_lists()
-    assert {kind: present(lists.of(kind)).cls for kind in kinds} == dict.fromkeys(kinds, cls)
+    assert {kind: present(lists.entry(kind)).cls for kind in kinds} == dict.fromkeys(kinds, cls)
 
 
 def test_slots():
@@ -163,7 +163,7 @@ def test_slots():
 def test_levels():
     levels = load_levels()
     assert list(levels) == ["O0", "O1", "O2", "O3", "auto"]
-    table = {name: [level.of(cls) for cls in CLASSES] for name, level in levels.items()}
+    table = {name: [level.of_class(cls) for cls in CLASSES] for name, level in levels.items()}
     assert table == {
         "O0": ["float32"] * 5,
         "O1": ["low", "float32", "cut", "float32", "float32"],
@@ -194,10 +194,10 @@ def test_files_of_users(tmp_path):
     first = write(tmp_path, '[deny]\nConv = "first"\nAdd = "only here"\n', "first.toml")
     second = write(tmp_path, '# a line\n\n[infer]\n"ai.onnx::Conv" = "second"\n', "second.toml")
     lists = load_op_lists(extra=[first, str(second)])
-    assert lists.of("Conv") == Listing("infer", "second", "second.toml:4")
-    assert (present(lists.of("Add")).cls, present(lists.of("Add")).source) == ("deny", "first.toml:3")
-    assert present(load_op_lists(extra=[second, first]).of("Conv")).cls == "deny"
-    assert present(load_op_lists().of("Conv")).cls == "allow"
+    assert lists.entry("Conv") == Listing("infer", "second", "second.toml:4")
+    assert (present(lists.entry("Add")).cls, present(lists.entry("Add")).source) == ("deny", "first.toml:3")
+    assert present(load_op_lists(extra=[second, first]).entry("Conv")).cls == "deny"
+    assert present(load_op_lists().entry("Conv")).cls == "allow"
     # a missing or binary file is told
     with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
         load_op_lists(extra=[tmp_path / "none.toml"])
@@ -222,7 +222,7 @@ Dropout = { T = "ours" }
 "my.domain::Op" = { in1 = "ours" }
 """
     lists = load_op_lists(extra=[write(tmp_path, text)])
-    assert present(lists.of("my.domain::Op")).cls == "allow"
+    assert present(lists.entry("my.domain::Op")).cls == "allow"
     assert lists.tied["Pow"] == () and lists.tied["my.domain::Op"] == (frozenset({"in0", "out0"}),)
     assert set(lists.float32_slots["Dropout"]) == {"T", "T1"}
     assert lists.float32_slots["Gather"]["T"] == "a table of positions"
@@ -234,7 +234,7 @@ def test_the_names_that_classes_had_are_read_with_a_warning(old, new, tmp_path):
     path = write(tmp_path, text)
     with pytest.warns(FutureWarning, match=f"mine.toml: '{old}' is now '{new}'; the old names go with 0.4") as seen:
         lists, level = load_op_lists(extra=[path]), load_level("O2", [path])
-    assert lists.of("Exp") == Listing(new, "mine", "mine.toml:2") and level.of(new) == "cut"
+    assert lists.entry("Exp") == Listing(new, "mine", "mine.toml:2") and level.of_class(new) == "cut"
     assert len({str(one.message) for one in seen}) == 1
     for both in (f'{text}[{new}]\nSin = "mine"\n', f'{text}{new} = "low"\n'):
         with (
@@ -326,8 +326,8 @@ def test_a_mistake_is_one_error_with_its_line(name, tmp_path):
 def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_path):
     text = '[infer]\n# Conv = "no"\n[allow]   # Conv\nAdd = """\nConv = 1\n"""\n\'Conv\' = "yes"\n'
     lists = load_op_lists(extra=[write(tmp_path, text)])
-    assert present(lists.of("Add")).source == "mine.toml:4"
-    assert present(lists.of("Conv")).reason == "yes"
+    assert present(lists.entry("Add")).source == "mine.toml:4"
+    assert present(lists.entry("Conv")).reason == "yes"
 
 
 @pytest.mark.parametrize(

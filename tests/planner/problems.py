@@ -48,7 +48,7 @@ class KnownProblem(CutProblem):
     def net(self, number: int) -> Net:
         return self.problem.nets[number]
 
-    def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
+    def starting_points(self) -> tuple[Iterable[int], Iterable[int]]:
         nets = [number for number, net in enumerate(self.problem.nets) if self._draws(net)]
         return nets, [unit for unit, extra in self.problem.extra.items() if extra < 0]
 

@@ -61,7 +61,7 @@ def test_what_runs_lies_between_the_bounds(model: ModelProto, seed: int) -> None
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
     for output, result in zip(model.graph.output, results, strict=True):
-        found, whole = facts.values.of(ids[output.name]), facts.truths.of(ids[output.name])
+        found, whole = facts.values.interval(ids[output.name]), facts.truths.interval(ids[output.name])
         assert found.low <= result.min() and result.max() <= found.high
         if whole.whole:
             assert np.array_equal(result, np.rint(result))
@@ -73,7 +73,7 @@ def test_what_is_known_once() -> None:
     flow = adapters.load(model)[0].dataflow("float16")
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
-    assert facts.values.of(ids["x"]) == UNKNOWN and facts.values.of(ids["y"]).size == 4
+    assert facts.values.interval(ids["x"]) == UNKNOWN and facts.values.interval(ids["y"]).size == 4
     # facts are built once a dataflow
     graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Exp (x) }"))[0]
     flow, options = graph.dataflow("float16"), resolve(Recipe(), "ONNX")
@@ -97,8 +97,8 @@ def test_facts_of_other_options_are_what_fresh_ones_are() -> None:
     names = sorted(name for name, kind in vars(Facts).items() if isinstance(kind, cached_property))
 
     def asked(facts: Facts) -> list[str]:
-        known = [facts.values.of(value.id) for value in facts.flow.values]
-        return [repr(known), repr([facts.truths.of(value.id) for value in facts.flow.values])]
+        known = [facts.values.interval(value.id) for value in facts.flow.values]
+        return [repr(known), repr([facts.truths.interval(value.id) for value in facts.flow.values])]
 
     def flow() -> Dataflow:
         return adapters.load(model)[0].dataflow("float16")

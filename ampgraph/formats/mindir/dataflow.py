@@ -33,8 +33,7 @@ def read_constants(values: MindirValues, main: Scope) -> None:
 
 def _read_constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
     """Adds the values of a MindIR Constant to the dataflow, and returns what it stands for: a stored tensor, a number,
-    a tuple of items if it holds a tensor; None for a monad. ``given``: its attribute, or an element of that; ``name``:
-    of the value."""
+    a tuple of items if it holds a tensor; None for a monad. ``given``: the attribute or an element of it."""
     if given is None or given.type in view.MONADS:
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
@@ -64,8 +63,7 @@ def read_parameters(values: MindirValues, main: Scope) -> None:
 
 
 def _written_parameters(values: MindirValues) -> set[str]:
-    """The keys of the MindIR parameters that an operator may write: they are given to one with a side effect, or to one
-    of which nothing is known."""
+    """The keys of the MindIR parameters that are given to an operator with a side effect, or to an unknown one."""
     found: set[str] = set()
     for graph in view.graphs(values.model):
         keys: dict[str, Keys] = {t.name: frozenset([t.ref_key or t.name]) for t in graph.parameter}
@@ -77,10 +75,8 @@ def _written_parameters(values: MindirValues) -> set[str]:
 
 
 def _written_by(node: Message, kind: str, keys: dict[str, Keys], loaded: dict[str, Keys]) -> Keys:
-    """The keys of the parameters that a MindIR node may write.
-
-    ``keys``: name -> the parameters that it stands for; ``loaded``: name -> the parameters whose memory it holds, by a
-    Load. Both are of the node's graph, and are told of its result."""
+    """The keys of the parameters that a MindIR node may write. ``keys``: name -> the parameters that it stands for;
+    ``loaded``: name -> the parameters whose memory it holds, by a Load. Its result is added to both."""
     entry, nothing = operator(kind), Keys()
     given = nothing.union(*(keys.get(name, nothing) for name in node.input))
     first = loaded.get(node.input[0], nothing) if node.input else nothing
@@ -99,12 +95,9 @@ WRITTEN = "a parameter that is written keeps its type"
 
 
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
-    """Reads a MindIR file, as it is now, into a dataflow; edits of the file make it out of date.
-
-    ``weights``: reads its stored tensors; ``low``: the type that given casts are compared with; ``low_io``: names of
-    inputs and outputs that are to be low. A parameter of MindIR cannot be stored in two types (``parameters_copied``).
-    Raises AmpError (AMP201 a value without a type, AMP203 calls that do not fit).
-    """
+    """Reads a MindIR file, as it is now, into a dataflow; edits of the file make it out of date. ``weights``: reads its
+    stored tensors; ``low``: the type that given casts are compared with; ``low_io``: names of inputs and outputs that
+    are to be low. Raises AmpError (AMP201 a value without a type, AMP203 calls that do not fit)."""
     reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
@@ -120,10 +113,8 @@ def _reader_of(file: MindirFile, weights: WeightReader, low: str = "", low_io: f
 
 
 def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
-    """Writes new element types into a MindIR file whose nodes and weights were edited: first where each value of
-    ``types`` (id -> type) is made, then, as the types flow on from there, into every other abstract that says one.
-
-    ``flow``: the dataflow from before the edits."""
+    """Writes new element types into an edited MindIR file: where each value of ``types`` (id -> type) is made, then, as
+    types flow on from there, into every other abstract. ``flow``: from before the edits."""
     for number, dtype in types.items():
         value = flow.values[number]
         held = flow.scopes[value.scope].native.held.get(number)
@@ -145,8 +136,7 @@ class MindirReader(Functions):
     """Reads the graphs of a MindIR file into the dataflow, once and in order."""
 
     def read(self) -> None:
-        """Reads the main graph of a MindIR file and all functions into the dataflow; of a whole training step, marks
-        what is outside of the network."""
+        """Reads all graphs of a MindIR file into the dataflow; marks what a step has outside the network."""
         model = self.model
         main = self.graph_scope("", NONE, model.graph)
         read_constants(self, main)
@@ -166,8 +156,7 @@ class MindirReader(Functions):
             mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
-        """Reads the nodes and outputs of one MindIR graph in order. ``names``: what its inputs and parameters stand
-        for, to which results are added."""
+        """Reads one MindIR graph in order. ``names``: what inputs and parameters stand for; results are added to it."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
@@ -176,9 +165,7 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
-        """Reads a MindIR node, a call, a structural node or an operator, and returns what its result stands for.
-
-        ``index``: the node's in its graph."""
+        """Reads a MindIR node, and returns what its result stands for. ``index``: the node's in its graph."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)
@@ -188,8 +175,7 @@ class MindirReader(Functions):
         return self.operator(kind, entry, node, index, scope)
 
     def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
-        """Reads a MindIR node that computes nothing, and returns what its result stands for: a tuple, one of its
-        elements, what is loaded or waited for; None for a state."""
+        """Reads a MindIR node that only orders, loads or packs, and returns what its result stands for, or None."""
         abstract, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
             made = tuple(self.lookup(given) for given in node.input)
@@ -211,17 +197,14 @@ class MindirReader(Functions):
         return item
 
     def _element(self, item: Item, index: str) -> Item:
-        """The element of a tuple that a MindIR TupleGetItem takes; None where that is not known.
-
-        ``index``: the name of the constant that says which."""
+        """The element that a MindIR TupleGetItem takes, None if not known. ``index``: a constant's name."""
         position = self.constant(index)
         if not isinstance(item, tuple) or not isinstance(position, int) or not -len(item) <= position < len(item):
             return None
         return item[position]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """Adds the value that a Load of a written MindIR parameter gives, what that holds at this moment; float32 ones
-        stay so. ``name``: of the Load's result."""
+        """Adds what a written MindIR parameter holds when a Load, whose result has this ``name``, reads it."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
@@ -248,8 +231,7 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """Adds the read of the value ``item`` that a MindIR graph returns as output ``index``, tuples opened; it is
-        tied to the output where no Cast can stand (``place`` is None)."""
+        """Adds the read of a MindIR graph's output ``index``, tied to it where no Cast can stand (no ``place``)."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

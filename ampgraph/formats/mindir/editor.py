@@ -15,10 +15,8 @@ from .weights import MindirFile, round_tensor
 
 
 class NodeOrder:
-    """The order of one .mindir graph's nodes while an editor adds, moves and removes some.
-
-    Nodes placed behind the same node keep the order of their placing. A node is known by its `id`: `Body` keeps it
-    alive."""
+    """The order of one .mindir graph's nodes while an editor adds, moves and removes some. Nodes placed behind the same
+    node keep the order of their placing. A node is known by its `id`: `Body` keeps it alive."""
 
     def __init__(self, nodes: list[Message]) -> None:
         self._nodes = nodes
@@ -33,13 +31,11 @@ class NodeOrder:
         return bool(self._gone or self._moved or self._first or self._behind)
 
     def put(self, node: Message, maker: Message | None) -> None:
-        """Places a new node of the .mindir graph right behind ``maker``, the node that writes what it reads; at the top
-        of the graph if that is None: it reads an input or parameter."""
+        """Places a new .mindir node right behind ``maker``, which writes what it reads; at the top if that is None."""
         (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
 
     def move(self, node: Message, maker: Message | None) -> None:
-        """Moves a node of the .mindir graph right behind ``maker``, or to the top for None; a second move of the same
-        node does nothing."""
+        """Moves a .mindir node right behind ``maker``, or to the top for None; only its first move counts."""
         if id(node) not in self._moved:
             self._moved.add(id(node))
             self.put(node, maker)
@@ -62,9 +58,8 @@ Reader = tuple[Message, int]  # a node, and the position among its inputs
 
 
 class Body:
-    """One .mindir graph under edit. Edits change its nodes at once; `write`, to be called last, puts them into order.
-
-    A value is known by its *first* name, which it had when the editor was opened: its present name is another where an
+    """One .mindir graph under edit. Edits change its nodes at once; `write`, to be called last, puts them into order. A
+    value is known by its *first* name, which it had when the editor was opened: its present name is another where an
     edit made another value an output and gave that the output's name. ``fresh``: gives names that no graph has."""
 
     def __init__(self, graph: Message, fresh: FreshNames) -> None:
@@ -97,26 +92,23 @@ class Body:
         return self._makers.get(name)
 
     def _name_at(self, place: OperandPlace) -> str:
-        """The present name of the value at a place of the .mindir graph: an operand, or an output of the graph.
-
-        The node behind ``via`` (a tuple or Depend) is found by name, as a copy may stand in its place by now."""
+        """The present name of the value at a place of the .mindir graph: an operand, or an output of the graph. The
+        node behind ``via`` (a tuple or Depend) is found by name, as a copy may stand in its place by now."""
         if place.node is None:
             return str(self.graph.output[place.position].name)
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
         return str(node.input[place.position])
 
     def stands_before(self, name: str, place: OperandPlace) -> bool:
-        """Whether a value of the .mindir file, by its first name, is made in front of the node that holds a place.
-
-        True for inputs and parameters, and for every value where the place is an output of the graph."""
+        """Whether a value of the .mindir file, by its first name, is made in front of the node that holds a place. True
+        for inputs and parameters, and for every value where the place is an output of the graph."""
         if place.node is None:
             return True
         maker = self._makers.get(self.present_name(name))
         return maker is None or self._rank[id(maker)] < self._rank[id(place.node)]
 
     def integer(self, number: int, word: str) -> str:
-        """The name of an INT64 Constant of ``number`` at the top of the .mindir graph, made when it is first asked for
-        and called ``amp_`` and ``word``."""
+        """The name of an INT64 Constant at the top of the .mindir graph, made when first asked for, as ``amp_WORD``."""
         if number not in self._integers:
             name = self.fresh(f"amp_{word}")
             node = self._integers[number] = self.graph.node.add(name=name, op_type="Constant", output=[name])
@@ -126,9 +118,7 @@ class Body:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def new_node(self, name: str, **fields: Message) -> Message:
-        """Adds a node to the .mindir graph, called as its one result is, with further ``fields`` of the message.
-
-        `put` has to give it its place: `write` removes what has none."""
+        """Adds a node to the .mindir graph, called as its result is; `put` has to place it, else `write` removes it."""
         return self.graph.node.add(name=name, output=[name], **fields)
 
     def copy_node(self, node: Message, name: str) -> Message:
@@ -140,8 +130,7 @@ class Body:
         return made
 
     def put(self, node: Message, name: str) -> None:
-        """Places a new node of the .mindir graph right behind the node that writes ``name``, a present name; at the top
-        where none writes it."""
+        """Places a new .mindir node behind the one that writes ``name``, a present name; else at the top."""
         self._makers[node.output[0]] = node
         self._note_reads(node)
         self._order.put(node, self._makers.get(name))
@@ -158,9 +147,8 @@ class Body:
     # -- edits --------------------------------------------------------------------------------------------------------
 
     def give(self, place: OperandPlace, name: str) -> None:
-        """Has the operand or graph output at ``place`` read ``name``, the present name of a value of this graph.
-
-        A tuple or Depend that it is read through, and that others read too, is copied for this reader."""
+        """Has the operand or graph output at ``place`` read ``name``, the present name of a value of this graph. A
+        tuple or Depend that it is read through, and that others read too, is copied for this reader."""
         if place.node is None:
             self._give_output(place.position, name)
         elif place.via is None:
@@ -169,8 +157,7 @@ class Body:
             self.give_input(self._own_maker(place.via), place.position, name)
 
     def _own_maker(self, place: OperandPlace) -> Message:
-        """The node whose result is read at ``place`` of the .mindir graph and nowhere else: where others read it too,
-        a copy, which the place reads from now on."""
+        """The node whose result the .mindir graph reads at ``place`` alone: a copy for it where others read it too."""
         reader = place.node if place.via is None else self._own_maker(place.via)
         name = self.graph.output[place.position].name if reader is None else reader.input[place.position]
         node = self._makers[name]
@@ -191,10 +178,8 @@ class Body:
             node.input[position] = name
 
     def _give_output(self, position: int, name: str) -> None:
-        """Makes the value called ``name`` now the output ``position`` of the .mindir graph.
-
-        It takes over the output's name where nodes write both values and neither is another output too; the output is
-        called as the value is elsewhere."""
+        """Makes the value called ``name`` now the output ``position`` of the .mindir graph. It takes over the output's
+        name where nodes write both and neither is another output too; else the output is renamed."""
         old = self.graph.output[position].name
         if old == name:
             return
@@ -208,8 +193,7 @@ class Body:
         self.graph.output[position].name = name
 
     def _rename(self, old: str, new: str) -> None:
-        """Renames a value that a node of the .mindir graph writes, with its node, wherever nodes read it; outputs of
-        the graph keep their names."""
+        """Renames a value that a .mindir node writes, with the node; outputs of the graph keep their names."""
         node = self._makers[new] = self._makers.pop(old)
         node.output[0] = node.name = new
         readers = self._readers[new] = self._readers.pop(old, {})
@@ -219,9 +203,7 @@ class Body:
         self._present[first], self._first[new] = new, first
 
     def bypass(self, node: Message) -> bool:
-        """Has the readers of a .mindir node's only result read its first input, and removes the node.
-
-        Changes nothing and returns False where an output of the graph is that result."""
+        """Has readers of a .mindir node read its first input, and removes it; False, and no change, for an output."""
         result, source = node.output[0], node.input[0]
         if self._returned.get(result):
             return False
@@ -230,8 +212,7 @@ class Body:
         return self.drop_unread(node)
 
     def drop_unread(self, node: Message) -> bool:
-        """Removes a node of the .mindir graph; changes nothing and returns False where its one result is read or is an
-        output."""
+        """Removes a node of the .mindir graph; False, and no change, where its result is read or is an output."""
         result = node.output[0]
         if self._readers.get(result) or self._returned.get(result):
             return False
@@ -241,9 +222,7 @@ class Body:
         return True
 
     def write(self) -> None:
-        """Puts the nodes of the .mindir graph into their new order, new integers first, and removes the dropped ones.
-
-        To be called once, behind the last edit."""
+        """Puts the .mindir nodes into their new order, integers first, without dropped ones; the last call."""
         if not self._order.changed and not self._integers:
             return
         ordered = [*self._integers.values(), *self._order.in_order()]
@@ -254,9 +233,7 @@ class Body:
 
 
 class MindirCasts:
-    """The Casts of a MindIR model under edit: finds or makes one that reads a value as another type.
-
-    ``bodies``: scope's id -> its graph under edit."""
+    """Finds or makes the Casts of a MindIR model under edit. ``bodies``: scope's id -> its graph under edit."""
 
     def __init__(self, model: Message, flow: Dataflow, bodies: dict[int, Body]) -> None:
         self._model, self._flow, self._bodies = model, flow, bodies
@@ -266,14 +243,12 @@ class MindirCasts:
         self._casts: dict[tuple[int, str, str], str] = {}  # scope, first name, type -> the first name of its cast
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """Makes ``dtype`` the type that a Cast of the .mindir file casts to: its second operand is a constant, at the
-        top of the graph, with the type's number."""
+        """Makes ``dtype`` the type that a MindIR Cast casts to, by the constant that is its second operand."""
         body = self._bodies[op.scope]
         body.give_input(op.native.node, 1, body.integer(schema.TYPE_IDS[dtype], dtype))
 
     def _name_to_cast(self, scope: int, value: Value, place: OperandPlace) -> str:
         """The first name of ``value`` that its Cast reads, so that the Cast stands in front of the reader at ``place``.
-
         A value has several names in a .mindir graph (a parameter, its Loads, results of Depends). The first of them
         serves all readers, but for those behind a Depend, which keeps an order, and those of a parameter itself that
         stand in front of its first Load: they keep the name that they read."""
@@ -307,8 +282,7 @@ class MindirCasts:
         return self.new_cast(scope, value, name, to)
 
     def new_cast(self, scope: int, value: Value, name: str, to: str) -> str:
-        """The name of a new Cast to ``to`` of what was called ``name`` first, right behind it; made once in each
-        .mindir graph. ``value``: of it the result has the shape."""
+        """The name of a new Cast of what was called ``name`` first, made once a .mindir graph, of ``value``'s shape."""
         key = scope, name, to
         if key not in self._casts:
             body = self._bodies[scope]
@@ -328,9 +302,7 @@ class MindirCasts:
 
 class MindirEditor:
     """The verbs of `core.graph.Editor` for MindIR; the end of the `with` puts the nodes into order and writes the
-    types, unless an error ends it.
-
-    ``done``: called at that end, also after an error, if there was an edit."""
+    types, unless an error ends it. ``done``: called at that end, also after an error, if there was an edit."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, done: Callable[[], None]) -> None:
         self.file, self.model, self.flow = file, file.model, flow
@@ -362,8 +334,7 @@ class MindirEditor:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def _place(self, scope: int, index: int, position: int) -> OperandPlace:
-        """Where in the .mindir file the operand ``position`` of the scope's operator ``index`` stands; NONE as index
-        means an output of the scope. Plans name uses in this way."""
+        """Where an operand stands in the .mindir file: of the scope's operator ``index``, or NONE for an output."""
         place: OperandPlace | None
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
@@ -375,8 +346,7 @@ class MindirEditor:
     # -- casts --------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """Gives a MindIR value another element type, which the end of the `with` writes; where a Cast makes the value,
-        its type operand follows at once."""
+        """Gives a MindIR value another element type, written at the end of the `with`; a Cast's operand at once."""
         self._edited = True
         self._types[value.id] = dtype
         op = self.flow.ops[value.producer] if value.producer != NONE else None
@@ -387,8 +357,7 @@ class MindirEditor:
         """Does nothing: in MindIR no result's type follows an input of another slot."""
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
-        """Has the given uses of a MindIR value read it as type ``to``, through one Cast for each graph, or a given
-        one."""
+        """Has the given uses of a MindIR value read it as type ``to``, through one Cast a graph, or a given one."""
         self._edited = True
         for path, index, position in uses:
             scope = self._scopes[path]
@@ -421,10 +390,8 @@ class MindirEditor:
         factor: float = 1.0,
     ) -> None:
         """Changes a stored tensor of a MindIR model. ``store``: ``low`` makes it ``dtype``, ``both`` adds a constant of
-        that type beside it for ``uses``, ``float32`` keeps its type and only floors.
-
-        ``floor``: finite elements below it become it first; None for no floor. ``factor``: only 1.0; raises
-        NotImplementedError for any other."""
+        that type beside it for ``uses``, ``float32`` keeps its type and only floors. ``floor``: finite elements below
+        it become it first; None for no floor. ``factor``: only 1.0; raises NotImplementedError for any other."""
         if factor != 1.0:
             raise NotImplementedError("no plan for MindIR multiplies a stored tensor")
         self._edited = True
@@ -441,9 +408,8 @@ class MindirEditor:
         return False
 
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Adds a copy of a MindIR constant, of type ``dtype``, right behind it, and has the given uses read it.
-
-        The uses may be in any graph: all graphs see a constant of one of them."""
+        """Adds a copy of a MindIR constant, of type ``dtype``, right behind it, and has the given uses read it. The
+        uses may be in any graph: all graphs see a constant of one of them."""
         given, _ = self.flow.scopes[value.scope].native.held[value.id]
         home = next(body for body in self._bodies.values() if body.maker(given.output[0]) is given)
         node = home.copy_node(given, f"{given.output[0]}_{dtype}")
@@ -457,23 +423,19 @@ class MindirEditor:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator of a MindIR model; its readers read its input.
-
-        Changes nothing and returns False where its result is an output of the graph."""
+        """Removes a MindIR operator of one input, which its readers read; False, and no change, for an output."""
         gone = self._bodies[op.scope].bypass(op.native.node)
         self._edited |= gone
         return gone
 
     def remove(self, op: Op) -> bool:
-        """Removes an operator of a MindIR model; changes nothing and returns False where its result is read or is an
-        output."""
+        """Removes an operator of a MindIR model; False, and no change, where its result is read or is an output."""
         gone = self._bodies[op.scope].drop_unread(op.native.node)
         self._edited |= gone
         return gone
 
     def _finish(self) -> None:
-        """Ends the edits of a MindIR model: puts the nodes of each graph into order, and writes the new types into
-        every abstract that says one."""
+        """Ends the edits of a MindIR model: puts nodes into order, and writes new types wherever one is said."""
         for body in self._bodies.values():
             body.write()
         settle_types(self.file, self.flow, self._types)

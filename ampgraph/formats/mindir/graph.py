@@ -33,8 +33,7 @@ NO_TYPE = "export it again with mindspore.export"
 
 
 def check_structure(file: MindirFile) -> None:
-    """Raises AmpError (AMP201 a node without a type, AMP202 names or operands that do not fit) for the first fault in a
-    MindIR model's structure."""
+    """Refuses a faulty MindIR model: AmpError AMP201 for a node without a type, AMP202 for names and operands."""
     _Checker(file).check()
 
 
@@ -73,8 +72,7 @@ class _Checker:
                     self._refuse(f"graph '{graph_name}' returns '{result}', which nothing makes")
 
     def _check_names(self) -> None:
-        """Raises AmpError AMP202 where a name means two things in the MindIR model, or is missing, and for a node that
-        has not just one output."""
+        """Raises AmpError AMP202 for a MindIR name that is missing or means two things, or not one output a node."""
         taken = set(self.functions)
         if len(taken) < len(self.model.functions) or "" in taken:
             self._refuse("two functions have one name, or one has none")
@@ -100,9 +98,7 @@ class _Checker:
 
     def _check_node(self, node: Message, sizes: dict[str, tuple[int, int]]) -> None:
         """Raises AmpError for a MindIR node with too few operands, a tuple too large or deep (AMP202), or a node that
-        computes and has no type (AMP201).
-
-        ``sizes``: name -> (elements, depth) of the tuples made so far in its graph, to which this adds."""
+        computes and has no type (AMP201). ``sizes``: name -> (elements, depth) of the graph's tuples so far."""
         if node.op_type == "Constant":
             return
         kind, name = view.kind_of(node, self.primitives), node.output[0]
@@ -142,18 +138,15 @@ class MindirGraph(EditableGraph):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MindirGraph:
-        """Reads a MindIR file. Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad
-        external data)."""
+        """Reads a MindIR file. Raises AmpError AMP101 (no such file), AMP102 (no model), AMP103 (bad external data)."""
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """Raises AmpError (AMP201, AMP202) for a structure that MindSpore could not read. Nothing is sorted: an
-        unsorted MindIR graph is refused, as MindSpore writes sorted ones."""
+        """Raises AmpError (AMP201, AMP202) for a MindIR structure that MindSpore could not read, as unsorted nodes."""
         check_structure(self.file)
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a MindIR training step whose scopes do not show the network's forward and
-        backward; nothing for another model, and for a step that `convert` knows."""
+        """Raises AmpError AMP205 for a MindIR step whose scopes do not show the network's forward and backward."""
         refuse_unknown_step(self.file.model)
 
     def is_step(self) -> bool:
@@ -161,8 +154,7 @@ class MindirGraph(EditableGraph):
         return is_step(self.file.model)
 
     def scale_doubts(self) -> list[str]:
-        """For a MindIR step without the loss scale of MindSpore's cell, a sentence that small gradients get lost in
-        float16; empty for any other model."""
+        """A sentence that a MindIR step without a loss scale loses small gradients in float16; else none."""
         return [UNSCALED] if self.is_step() and not has_loss_scale(self.file.model) else []
 
     def check_gradients(self) -> int:
@@ -210,8 +202,7 @@ class MindirGraph(EditableGraph):
         return f"mind_ir_version {self.file.model.mind_ir_version}"
 
     def interface(self) -> dict[str, str]:
-        """Name -> element type of the MindIR model's inputs, and of its outputs, which have no names in MindIR:
-        ``output 0``, ``output 1`` ... Raises AmpError as `prepare` does."""
+        """Name -> element type of the MindIR model's inputs, and of its nameless outputs: ``output 0`` ..."""
         self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
@@ -223,8 +214,7 @@ class MindirGraph(EditableGraph):
         return set()
 
     def census(self) -> Census:
-        """How many nodes, but for Constants, and Casts a MindIR model has, and the bytes of its stored tensors by
-        type."""
+        """How many nodes (without Constants) and Casts a MindIR model has, and the bytes of its tensors by type."""
         known, graphs = view.primitives(self.file.model), view.graphs(self.file.model)
         kinds = [view.kind_of(node, known) for graph in graphs for node in graph.node if node.op_type != "Constant"]
         tensors = ((view.dtype_of(t), elements(self.file, t).nbytes) for t in _stored_tensors(graphs))
@@ -239,8 +229,7 @@ class MindirGraph(EditableGraph):
         mindir_io.save(self.file, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Copies the .mindir file ``source`` and its data files to another name. Raises AmpError as
-        `io.copy_unchanged` does."""
+        """Copies the .mindir file ``source`` and its data files to another name. Raises as `io.copy_unchanged`."""
         mindir_io.copy_unchanged(source, target)
 
 
@@ -254,15 +243,13 @@ def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
 
 
 class MindirWeights:
-    """The `WeightReader` of a MindIR file: reads stored tensors for the dataflow, piece by piece. It raises AmpError as
-    `weights.elements` does."""
+    """The `WeightReader` of a MindIR file, by which a dataflow reads stored tensors. Raises as `weights.elements`."""
 
     def __init__(self, file: MindirFile) -> None:
         self.file = file
 
     def size(self, value: Value) -> int:
-        """How many elements a stored MindIR tensor or number has; 0 for text and other constants that are no numbers.
-        To be asked only of stored values."""
+        """How many elements a stored MindIR tensor or number has; 0 for text. To be asked only of stored values."""
         if value.dtype == NUMBER:
             array = self.array(value)
             return 0 if array is None else int(array.size)
@@ -273,8 +260,7 @@ class MindirWeights:
         return elements(self.file, value.native)
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The numbers of a stored MindIR value, in its shape; None for a tensor of more than ``limit`` elements, and
-        for a constant that is no number."""
+        """The numbers of a stored MindIR value, in its shape; None beyond ``limit`` elements, and for text."""
         if value.dtype == NUMBER:
             return view.plain_array(view.number(value.native))
         data = self._elements(value)

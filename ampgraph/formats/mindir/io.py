@@ -33,14 +33,12 @@ from .weights import (
 
 EXPORT_AGAIN = "export it again, or compare its size with the original"
 
-
 SUPPORTED = "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
 CHECKPOINT = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
 
 
 def foreign(data: memoryview, where: str) -> AmpError:
-    """The error AMP102 that says what a file is that should be a MindIR model and is none: encrypted, a zip, ONNX, ...
-    ``where``: how the message names the file."""
+    """The error AMP102 that says what a file is that is no MindIR model: a zip, ONNX, ... ``where``: its name."""
     start, kind = bytes(data[:64]), looks_like(data)
     if not start:
         problem, hint = "is empty", EXPORT_AGAIN
@@ -85,8 +83,7 @@ def looks_like(data: memoryview) -> str:
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Of a protobuf message: (the varint at a position, the position behind it); (0, -1) where none ends within ten
-    bytes or the position is -1."""
+    """Of a protobuf message: (the varint at a position, the position behind it); (0, -1) without one, and for -1."""
     value = 0
     for index, byte in enumerate(data[position : position + 10] if position >= 0 else b""):
         value |= (byte & 127) << 7 * index
@@ -99,10 +96,8 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def load(path: str | os.PathLike[str]) -> MindirFile:
-    """Reads and checks a MindIR model; its external tensors stay on disk, mapped when they are read.
-
-    Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad external data).
-    """
+    """Reads and checks a MindIR model; its external tensors stay on disk, mapped when they are read. Raises AmpError
+    (AMP101 no such file, AMP102 no model that can be read, AMP103 bad external data)."""
     where, model = str(path), schema.Model()
     with content(Path(path), ".mindir") as data:
         try:
@@ -147,13 +142,10 @@ def _lacks_primitives(model: Message) -> bool:
 
 
 def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes a MindIR model, and its external data into ``<name>_variables`` beside it, split as it was.
-
-    The data files are named after their content, so that they overwrite none that is in use; the rename of the model
-    file is the commit. The model in memory keeps reading the files it was loaded from. Raises AmpError: AMP103 bad
-    external data, AMP105 when the disk is full or the folder cannot be written (nothing stays behind), AMP106 when
-    ``path`` is the input or its data.
-    """
+    """Writes a MindIR model, and its external data into ``<name>_variables`` beside it, split as it was. The data files
+    are named after their content, so that they overwrite none that is in use; the rename of the model file is the
+    commit. The model in memory keeps reading the files it was loaded from. Raises AmpError: AMP103 bad external data,
+    AMP105 for what cannot be written (nothing stays behind), AMP106 when ``path`` is the input or its data."""
     path, sources = Path(path), data_files(file)
     _refuse_overwriting(path, [*([file.path] if file.path else []), *sources])
     outside = [tensor for tensor in tensors(file.model) if is_external(tensor)]
@@ -169,11 +161,8 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
 
 
 def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Copies a .mindir file to another name, and its data files beside that under their own names, for a model in which
-    nothing changes.
-
-    Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
-    """
+    """Copies a .mindir file to another name, and its data files beside that under their own names. Raises AmpError:
+    AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input."""
     source, target = Path(source), Path(target)
     file = load(source)
     sources = data_files(file)
@@ -205,14 +194,12 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
 
 
 def _data_folder(path: Path) -> Path:
-    """The folder of the data files of a .mindir file: as MindSpore does, ``x_variables`` for ``x_graph.mindir`` and for
-    ``x.mindir``."""
+    """The folder of a .mindir file's data, as MindSpore's: ``x_variables`` for ``x_graph.mindir`` and ``x.mindir``."""
     return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
-    """Serialises a MindIR model to the file ``temporary``. Raises AmpError AMP105, which names the later ``path``,
-    beyond protobuf's 2 GiB."""
+    """Serialises a MindIR model to ``temporary``. Raises AmpError AMP105, of ``path``, beyond protobuf's 2 GiB."""
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
@@ -225,9 +212,8 @@ def _write_data(
     file: MindirFile, outside: list[Message], path: Path, temporary: Callable[[str], Path], progress: Progress | None
 ) -> dict[Path, Path | None]:
     """Writes the external MindIR tensors ``outside`` to temporary data files, split as they were, and makes the
-    messages say where they will lie. Returns final path -> temporary path.
-
-    ``path``: of the model; ``temporary``: makes a temporary path of a word; ``progress``: told the bytes written."""
+    messages say where they will lie. Returns final path -> temporary path. ``path``: of the model; ``temporary``: makes
+    a temporary path of a word; ``progress``: told the bytes written."""
     by_file: dict[str, list[Message]] = {}  # location they were read from -> tensors
     for tensor in outside:
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
@@ -253,10 +239,9 @@ def _write_data(
 
 def _commit_files(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:
     """Moves the data files of a MindIR model where they belong, then the model to ``path``; then removes the data files
-    of the model that stood there. An error before the model is moved takes the new data files away again.
-
-    ``model``: the temporary file. ``moves``: final path of a data file -> its temporary file, None where the final one
-    is there already. ``sources``: the data files of the input, which stay."""
+    of the model that stood there. An error before the model is moved takes the new data files away again. ``model``:
+    the temporary file. ``moves``: final path of a data file -> its temporary file, None where the final one is there
+    already. ``sources``: the data files of the input, which stay."""
     old = _own_data(path)
     with contextlib.ExitStack() as undo:
         for target, temporary in moves.items():
@@ -276,7 +261,6 @@ def _move_data_file(
     temporary: Path | None, target: Path, root: Path, sources: list[Path], undo: contextlib.ExitStack
 ) -> None:
     """Moves a MindIR data file to ``target``, in folders that it makes; nothing is moved where ``temporary`` is None.
-
     ``undo``: is told what to take away if a later step fails, which is what was not there before. Raises AmpError:
     AMP105 where a link leads out of the folder ``root``, AMP106 where it would change one of ``sources``."""
     real = os.path.realpath(root)
@@ -300,8 +284,7 @@ def _move_data_file(
 
 
 def _own_data(path: Path) -> list[Path]:
-    """The data files that `save` wrote for the MindIR model that stands at ``path`` now, known by their names; none
-    where no such model stands there."""
+    """The data files that `save` wrote for the MindIR model that is at ``path`` now, known by their names."""
     folder, model = _data_folder(path), schema.Model()
     if not folder.is_dir() or not path.is_file():
         return []

@@ -25,7 +25,6 @@ WRITTEN = "it holds a parameter that is written, which keeps its type"
 AS_IT_IS = "this operand stays as the file has it"
 WHATEVER = "this result is float32 whatever goes in"
 
-
 CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
 UNKNOWN = "nothing is known of what is called"
 ESCAPES = "the function is handed on as a value"
@@ -36,11 +35,8 @@ class MindirOperators(MindirMemory):
     """Reads the nodes of a MindIR model that compute, one at a time."""
 
     def operator(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
-        """Reads a MindIR node that computes into an operator of the dataflow, with its slots and results, and returns
-        what its result stands for.
-
-        ``kind``: the primitive's name; ``entry``: its row in the table, None without one; ``index``: of the node in its
-        graph."""
+        """Reads a MindIR node that computes into an operator of the dataflow, and returns what its result stands for.
+        ``kind``: the primitive's name; ``entry``: its row in the table; ``index``: the node's."""
         if entry is not None and not self._fits(entry, node):
             entry = None  # another version of the operator than the one in the table
         role = entry.kind if entry else f"mindspore::{kind}"
@@ -61,9 +57,7 @@ class MindirOperators(MindirMemory):
 
     def _operands(self, op: Op, entry: Operator | None, node: Message) -> set[str]:
         """Adds the operands of a MindIR node to ``op``, in the order of the role, tuples opened, with their places and
-        slots. Returns the slots that hold a parameter that the model writes.
-
-        What is no value (a state, a function, a written parameter) is NONE, and left out at the end."""
+        slots. Returns the slots that hold a parameter that the model writes. What is no value is NONE."""
         written: set[str] = set()
         native, count = op.native, len(node.input)
         order = entry.order if entry else ()
@@ -83,10 +77,8 @@ class MindirOperators(MindirMemory):
         return written
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
-        """Makes the unit of a MindIR operator's slot, and adds the reads of its operands.
-
-        ``positions``: of the operands in the slot; ``written``: whether it holds a parameter that the model writes,
-        too. A value that no Cast can stand behind is tied to the unit."""
+        """Makes the unit of a MindIR operator's slot, and adds the reads of its operands, at ``positions``.
+        ``written``: whether it also holds a written parameter."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
@@ -97,10 +89,7 @@ class MindirOperators(MindirMemory):
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
         """Makes the unit of a MindIR operator's slot that holds these operands, with what its table entry admits, and
-        returns its number; NONE for a slot without float32. Two float types in a slot are noted as a conflict.
-
-        The unit stays float32 where the slot holds a written parameter or another type than the low one, where the
-        table decides nothing there (`NO_SLOT`), and for an operator without an entry."""
+        returns its number; NONE for a slot without float32. Two float types are a conflict."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
             self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
@@ -122,10 +111,9 @@ class MindirOperators(MindirMemory):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
-        """Makes the values of a MindIR node's outputs, with their units, and returns the item of its result.
-
-        An output has its slot's unit where the table says a slot and no operand or attribute ``dtype`` names the type,
-        else one that stays float32. ``written``: slots that hold a parameter that the model writes."""
+        """Makes the values of a MindIR node's outputs, with their units, and returns the item of its result. An output
+        has its slot's unit where the table says a slot and no operand or attribute ``dtype`` names the type, else one
+        that stays float32. ``written``: slots that hold a parameter that the model writes."""
         follows_slot = entry is not None and not self._names_type(entry, op)
         made = self.results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
@@ -156,8 +144,7 @@ class MindirOperators(MindirMemory):
         return made
 
     def _names_type(self, entry: Operator, op: Op) -> bool:
-        """Whether a MindIR node's operand or attribute ``dtype`` is given, and not None: it names the type of the
-        outputs, which then follow no slot."""
+        """Whether a MindIR node's operand or attribute ``dtype`` names its outputs' type: they follow no slot."""
         return "dtype" in entry.attributes and self.attribute(op, "dtype") is not None
 
     def _cast_type(self, op: Op) -> str:
@@ -168,9 +155,7 @@ class MindirOperators(MindirMemory):
     def _type_output(self, op: Op, value: Value, slot: str, entry: Operator | None, written: bool) -> None:
         """Gives a float32 output of a MindIR operator its unit: that of its slot, or, where there is none, a new one
         that stays float32. Notes a conflict where its type is not the slot's; a Cast's output is left to `_cast`.
-
-        ``slot``: a slot, `NO_SLOT` or a fixed type; ``written``: whether the slot holds a parameter that the model
-        writes."""
+        ``slot``: a slot, `NO_SLOT` or a fixed type; ``written``: whether it holds a written parameter."""
         if op.role == "Cast":
             return
         if is_slot(slot):
@@ -198,8 +183,7 @@ class MindirOperators(MindirMemory):
         return ""
 
     def _cast(self, op: Op) -> None:
-        """Makes the unit of a MindIR Cast's result if that is float32 (``T2``; `_slot` made that of its operand), and
-        notes a Cast between float32 and the low type as a given one."""
+        """Makes the unit of a MindIR Cast's float32 result (``T2``), and notes a Cast to or from low as given."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
@@ -207,8 +191,7 @@ class MindirOperators(MindirMemory):
             self.flow.mark_given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
-        """Notes that a MindIR operator writes its first operand in place, where the table says so; nothing where that
-        is no value."""
+        """Notes that a MindIR operator writes its first operand, a value, in place, if the table says so."""
         first = op.inputs[0] if op.inputs else NONE
         if entry is None or first == NONE:
             return
@@ -248,10 +231,8 @@ class MindirOperators(MindirMemory):
 
 
 class Functions(MindirOperators):
-    """Reads the functions of a MindIR model and their calls. A function is one scope, however often it is called: a
-    formal has one type with all arguments given for it, and a result one type in all calls.
-
-    The order: `declare`, then all graphs, then `close`."""
+    """Reads the functions of a MindIR model and their calls. A function is one scope: a formal has one type with all
+    its arguments, a result one type in all calls. The order: `declare`, graphs, `close`."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
@@ -263,8 +244,7 @@ class Functions(MindirOperators):
         self._outside: dict[ResultKey, list[int]] = {}  # ids of the values that calls make of it
 
     def declare(self) -> None:
-        """Makes the scope and the formals of every MindIR function, before any graph is read: functions call each
-        other."""
+        """Makes the scope and formals of every MindIR function, before any graph is read: they call each other."""
         for graph in self.model.functions:
             scope = self.scopes[graph.name] = self.graph_scope(graph.name, 0, graph)
             self.formals[graph.name] = {i.name: self.arriving(i, scope, i.name) for i in graph.input}
@@ -274,9 +254,7 @@ class Functions(MindirOperators):
 
     def call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
         """Reads a MindIR node of kind ``Partial``, ``Switch``, ``SwitchLayer`` or ``call``, and returns what its result
-        stands for: functions, with the number of arguments that they have by then, or what a call returns.
-
-        ``index``: of the node in its graph."""
+        stands for: functions with arguments so far, or what a call returns. ``index``: the node's."""
         if kind in ("Switch", "SwitchLayer"):
             return self._choice(kind, node)
         op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
@@ -293,8 +271,7 @@ class Functions(MindirOperators):
         return self._call_results(op, node, scope, [function for function, _ in targets])
 
     def _choice(self, kind: str, node: Message) -> Closure:
-        """The functions between which a MindIR Switch or SwitchLayer chooses. Raises AmpError AMP203 where it chooses
-        between other values."""
+        """The functions between which a MindIR Switch(Layer) chooses. Raises AmpError AMP203 for other values."""
         targets: set[tuple[str, int]] = set()
         for name in node.input[1:]:
             for item in view.flat_items(self.lookup(name)):
@@ -306,8 +283,7 @@ class Functions(MindirOperators):
         return Closure(frozenset(targets))
 
     def _formal(self, function: str, number: int) -> Item:
-        """What the formal of this number, from 0, of a MindIR function stands for. Raises AmpError AMP203 for a number
-        beyond the last: a call gives more operands than it takes."""
+        """What formal ``number`` of a MindIR function stands for. Raises AmpError AMP203 beyond the last."""
         formals = self._order[function]
         if number >= len(formals):
             self._refuse(f"function '{view.short_name(function)}' takes {len(formals)} operands and is given more")
@@ -315,9 +291,7 @@ class Functions(MindirOperators):
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
         """Passes one operand of a MindIR call, tuples opened, to the formals that it becomes, one of each function that
-        may be called. Raises AmpError AMP203 where a formal has another number of elements.
-
-        ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name."""
+        may be called. Raises AmpError AMP203 where a formal has another number of elements."""
         elements = [list(view.flat_items(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
         if any(len(of_formal) != len(parts) for of_formal in elements):
@@ -331,7 +305,6 @@ class Functions(MindirOperators):
     def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
         """Adds the value ``actual`` to the operands of a MindIR call, read by the unit of the formals that it becomes,
         so that all have one type; nothing is added where each of them is a parameter, which the function knows itself.
-
         ``place``: of the operand, None where no Cast can stand; ``targets``: a formal of each function that may be
         called; with none, nothing is known of what is called. Notes a conflict where a formal has another type."""
         value = self.flow.values[actual]
@@ -357,21 +330,18 @@ class Functions(MindirOperators):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def result(self, function: str, index: int, value: Value) -> int:
-        """Notes that a MindIR function returns ``value`` as its result ``index``, and returns the unit that the result
-        has in all calls; NONE if it is not float32."""
+        """Notes that a MindIR function returns ``value`` as its result ``index``, and returns that one's unit."""
         self._inside.setdefault((function, index), []).append(value.id)
         return self._result_unit((function, index), value.dtype)
 
     def opaque(self, function: str, index: int) -> None:
-        """Notes that result ``index`` of a MindIR function is no value of its own (a state, a parameter that is
-        written, a function): what calls make of it stays float32."""
+        """Notes that a MindIR function's result is no value (but a state, a function): calls make float32 of it."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
 
     def _result_unit(self, key: ResultKey, dtype: str) -> int:
-        """The unit that a MindIR function's result ``key`` has in all calls, made when first asked for; NONE for other
-        types than float32."""
+        """The unit that a MindIR function's result has in all calls, made when first asked for; NONE if not float32."""
         if dtype != FLOAT32:
             return NONE
         if key not in self._result_units:
@@ -395,10 +365,8 @@ class Functions(MindirOperators):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Pairs what MindIR functions return with what their calls make of it, and holds all that goes in and out of a
-        function that escapes float32. To be called when all graphs are read.
-
-        Raises AmpError AMP203 where a call reads a result that the function does not have."""
+        """When all MindIR graphs are read: pairs what functions return with what calls make of it, and holds what goes
+        in and out of an escaped function float32. Raises AmpError AMP203 for a call of a missing result."""
         for key, outside in self._outside.items():
             if key not in self._inside:
                 self._refuse(f"function '{view.short_name(key[0])}' has no result {key[1]}, which a call of it reads")
@@ -413,8 +381,7 @@ class Functions(MindirOperators):
                 self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
     def _compare_types(self, key: ResultKey, returned: str, received: str) -> None:
-        """Notes a conflict where a MindIR function returns a result as one type and a call receives it as another; it
-        stays float32 if one of them is not the low type."""
+        """Notes a conflict where a MindIR call receives a result as another type; it stays float32 if none is low."""
         conflict = f"'{key[0]}' returns {returned}, and is read as {received}"
         if returned != received and "number" not in (returned, received):
             if conflict not in self.flow.conflicts:

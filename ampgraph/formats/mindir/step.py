@@ -24,11 +24,8 @@ UPDATE = re.compile(
 """Operators that update parameters by gradients."""
 WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
 """Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
-NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")
-"""Operators that MindSpore differentiates in Python alone."""
-STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
-"""Operator -> the position of the operand that its result stands for."""
-
+NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")  # operators that MindSpore differentiates in Python alone
+STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}  # operator -> position of the operand that its result is
 
 WHOLE_STEP = (
     "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
@@ -37,9 +34,7 @@ WHOLE_STEP = (
 
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
-    """Raises AmpError AMP205 where gradients or an optimizer are in the .mindir file.
-
-    ``where``: how the message names the file. ``hint``: what the user can do."""
+    """Raises AmpError AMP205, with ``hint``, where gradients or an optimizer are in the .mindir file ``where``."""
     found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
@@ -53,16 +48,12 @@ def written_parameters(model: Message) -> set[str]:
 
 def assigned_parameters(model: Message) -> set[str]:
     """The names, as the graph's nodes read them, of the parameters that a MindIR step assigns: a loss scale, counters.
-
-    Of `Assign`, `AssignAdd` and `AssignSub` in the main graph; `written_parameters` counts statistics of norms too, and
-    gives the names that users know."""
+    `written_parameters` counts statistics of norms too, and gives the names that users know."""
     return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
 def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
-    """The parameters of a MindIR model that operators of its main graph write.
-
-    ``writers``: kind of operator -> positions of the operands that it writes."""
+    """The parameters that operators of a MindIR main graph write. ``writers``: kind -> positions of what it writes."""
     known = view.primitives(model)
     found: set[str] = set()
     for node in model.graph.node:
@@ -72,8 +63,7 @@ def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> li
 
 
 def _sign_of_step(model: Message) -> str:
-    """What shows that a .mindir file holds a training step: its optimizer's name or operator, else ``gradients``; ""
-    for a file without a step."""
+    """What shows that a .mindir file holds a training step: its optimizer, else ``gradients``; "" without a step."""
     known = view.primitives(model)
     gradients = False
     for graph in (model.graph, *model.functions):
@@ -92,8 +82,7 @@ def _sign_of_step(model: Message) -> str:
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
 """What parts of a scope begin with: in the network where the loss is told from it, in either, in the loss."""
-SCALE = "scale_sense"
-"""What MindSpore's cell calls its loss scale."""
+SCALE = "scale_sense"  # what MindSpore's cell calls its loss scale
 LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
 UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
@@ -127,10 +116,8 @@ def refuse_unknown_step(model: Message) -> None:
 
 
 def _in_network(scope: str, named: bool) -> bool:
-    """Whether a node's scope, ``Default/network-WithLossCell/...``, is in the network of a .mindir step.
-
-    ``named``: whether some scope of the file has a `BACKBONE`, which the loss has not; without one, what is in the
-    step's `NETWORK` cell and not in its `LOSS` is the network."""
+    """Whether a node's scope, ``Default/network-WithLossCell/...``, is in the network of a .mindir step. ``named``:
+    whether the file has a `BACKBONE`; without one, the network is what is in `NETWORK` and not in `LOSS`."""
     parts = scope.split("/")
     if named:
         return any(part.startswith(BACKBONE) for part in parts)
@@ -139,9 +126,7 @@ def _in_network(scope: str, named: bool) -> bool:
 
 def mark_step(flow: Dataflow, model: Message) -> None:
     """In the dataflow of a MindIR step, marks what is outside the network as held in float32 (``Op.held``), notes for
-    gradients whose they are (``Op.follows``, ``Op.adds_for``), and has ``flow.cells`` leave out the step's own cells.
-
-    ``flow``: complete, of ``model``."""
+    gradients whose they are (``Op.follows``, ``Op.adds_for``), and lets ``flow.cells`` be the network's."""
     regions = _NetworkScopes(flow, model)
     for op in flow.ops:
         if not regions.is_network(op):
@@ -156,17 +141,15 @@ def in_gradients(op: Op) -> bool:
 
 
 def _inner_cells(op: Op) -> list[tuple[str, str]]:
-    """(attribute, class) of the cells inside the network around an operator of a .mindir step; none for one outside of
-    the network."""
+    """(attribute, class) of the network's cells around an operator of a .mindir step; none outside of the network."""
     inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
     return [] if op.held else view.cells(inside)
 
 
 class _NetworkScopes:
-    """Which operators of a whole MindIR training step are of the network, forward and backward.
-
-    Scopes say it, but not of updates: outside are also operators that are no gradients and read one, or what such an
-    operator makes, and those that read nothing but what is assigned (a loss scale, counters) and constants."""
+    """Which operators of a whole MindIR training step are of the network, forward and backward. Scopes say it, but not
+    of updates: outside are also operators that are no gradients and read one, or what such an operator makes, and those
+    that read nothing but what is assigned (a loss scale, counters) and constants."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
@@ -202,9 +185,8 @@ def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
 
 
 class _GradientOwners:
-    """Finds for each gradient operator of a MindIR step the forward operator that it belongs to.
-
-    Gradients are looked at in the order of the file, as each needs what was noted of those that it reads."""
+    """Finds for each gradient operator of a MindIR step the forward operator that it belongs to. Gradients are looked
+    at in the order of the file, as each needs what was noted of those that it reads."""
 
     def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
@@ -225,9 +207,7 @@ class _GradientOwners:
 
     def follow(self) -> None:
         """Notes ``Op.follows`` (the forward operator) of gradient operators in a MindIR step, and ``Op.adds_for`` (the
-        forward value) of additions of gradients; an operator for which none is found stays as it is.
-
-        ``Op.held`` must be set on all that is outside of the network."""
+        forward value) of additions, where they are found. ``Op.held`` must be set outside."""
         for op in self.backward:
             for source in op.inputs:
                 self._seed(source)
@@ -242,8 +222,7 @@ class _GradientOwners:
 
     def _seed(self, source: int) -> None:
         """Notes an operand with which the backward of a MindIR step starts, as the gradient of those values at the end
-        of the forward that have its shape: one that the loss's own gradient makes. Other operands, NONE too, are left
-        alone."""
+        of the forward that have its shape: one that the loss's own gradient makes."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.forward_values[source] = [value for value in self.ends if self._same_shape(value, source)]
@@ -254,7 +233,6 @@ class _GradientOwners:
 
     def _owner(self, op: Op, kind: str) -> Op | None:
         """The forward operator of this kind in the MindIR step whose gradient ``op`` computes; None if none is found.
-
         The first of: one that shares a value with the gradient and makes a value whose gradient that reads; one that
         does the former; one that does the latter; one whose gradient computes an operand of ``op``."""
         given = {source for source in op.inputs if source != NONE and not self._is_constant(source)}
@@ -269,8 +247,7 @@ class _GradientOwners:
         return next(iter((*both, *sharing, *makers, *same_kind)), None)
 
     def _is_constant(self, source: int) -> bool:
-        """Whether a value of the .mindir file is an axis, a shape or a number, which operators share that have nothing
-        to do with each other."""
+        """Whether a value of the .mindir file is an axis, shape or number, which unrelated operators may share."""
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _note_addition(self, op: Op) -> None:
@@ -288,8 +265,7 @@ class _GradientOwners:
         return list(reachable(self.forward_values.get(gradient, ()), self._operands_of_same_gradient))
 
     def _operands_of_same_gradient(self, value: int) -> list[int]:
-        """The operands, of the same shape, whose gradient in the MindIR step is that of ``value``, which an operator of
-        `PASSING` makes of them; none for another operator's result."""
+        """The operands of same shape, if any, whose gradient in the MindIR step is that of ``value``, by `PASSING`."""
         maker = self.flow.writer(value)
         if maker is None or maker.kind not in PASSING:
             return []
@@ -298,9 +274,8 @@ class _GradientOwners:
         return [operand for operand in operands if self._same_shape(operand, value)]
 
     def _note_results(self, op: Op, owner: Op) -> None:
-        """Notes what the results of a gradient operator in the MindIR step are gradients of: operands of the forward
-        operator ``owner`` of the same shape, and rather those that the gradient does not read, as the gradient of one
-        factor reads the other."""
+        """Notes what the results of a gradient operator in the MindIR step are gradients of: operands of ``owner`` of
+        the same shape, rather those that it does not read, as a factor's gradient reads the other."""
         for result in op.outputs:
             alike = [source for source in owner.inputs if source != NONE and self._same_shape(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
@@ -323,10 +298,8 @@ def has_float_status(model: Message) -> bool:
 
 def check_finite(model: Message, where: str = "") -> int:
     """Has a MindIR step check its gradients for numbers that are not finite instead of asking the device's register,
-    and returns how many gradients it checks; 0 where no register is asked.
-
-    ``where``: how messages name the file. Raises AmpError AMP205 for a check of another form than MindSpore's cells
-    make, in front of any change of its graph."""
+    and returns how many gradients it checks; 0 where no register is asked. ``where``: how messages name the file.
+    Raises AmpError AMP205 for a check of another form than MindSpore's cells make."""
     count = 0
     for graph in view.graphs(model):
         known = view.primitives(model)
@@ -336,11 +309,9 @@ def check_finite(model: Message, where: str = "") -> int:
 
 
 class _StatusCheck:
-    """The check for overflow in one graph of a MindIR step, to be replaced.
-
-    On Ascend MindSpore asks a register whether anything overflowed: ``Depend(status, gradients) -> NPUGetFloatStatusV2
-    -> Equal -> ReduceAll``. No other device has it. There every gradient is looked at: IsFinite, ReduceAll, LogicalAnd.
-    """
+    """The check for overflow in one graph of a MindIR step, to be replaced. On Ascend MindSpore asks a register whether
+    anything overflowed: ``Depend(status, gradients) -> NPUGetFloatStatusV2 -> Equal -> ReduceAll``. No other device has
+    it. There every gradient is looked at: IsFinite, ReduceAll, LogicalAnd."""
 
     def __init__(self, model: Message, graph: Message, where: str) -> None:
         """``graph``: one of ``model`` that reads the register; ``where``: how messages name the file."""
@@ -352,7 +323,6 @@ class _StatusCheck:
 
     def replace(self) -> int:
         """Replaces the MindIR step's check of the register by finite checks; returns how many gradients these look at.
-
         Raises AmpError AMP205 for a check of unknown form; the graph is then as it was."""
         gone = self._register_nodes()
         ends = [n for n in self.graph.node if self.kinds[n.output[0]] == "ReduceAll" and n.input[0] in gone]
@@ -372,9 +342,7 @@ class _StatusCheck:
 
     def _register_nodes(self) -> set[str]:
         """The names of the results of all nodes of the MindIR step that clear, read, compare or wait for the register.
-
-        Nodes stand behind what they read, so one walk finds those that read what was found. A Depend belongs to them
-        if its first operand does: the second is only waited for."""
+        Nodes stand behind what they read: one walk finds them. A Depend belongs to them if its first operand does."""
         found = {name for name, kind in self.kinds.items() if kind in (*STATUS, *CLEAR, "NPUAllocFloatStatus")}
         found |= {self.makers[name].input[0] for name in found if self._is_depend(self.makers[name].input[0])}
         for node in self.graph.node:
@@ -403,8 +371,7 @@ class _StatusCheck:
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
-        """The new nodes of a MindIR step that check whether each of some gradients is finite, in order; the last one
-        has the name of ``end``'s result, the ReduceAll that they replace."""
+        """The new nodes of a MindIR step that check gradients, in order; the last has the name of the old ``end``."""
         made: list[Message] = []
         flags: list[str] = []
         for gradient in gradients:
@@ -420,8 +387,7 @@ class _StatusCheck:
         return made
 
     def _node(self, kind: str, inputs: list[str], like: Message) -> Message:
-        """A new node of the MindIR step, not in its graph yet, whose result is bool and has the shape of that of the
-        node ``like``."""
+        """A new node of the MindIR step, not in its graph yet, whose bool result has the shape of ``like``'s."""
         node = type(like)()
         name = self.fresh(f"amp_{kind.lower()}")
         node.name, node.op_type = name, view.primitive(self.model, kind, self.fresh)
@@ -435,7 +401,6 @@ class _StatusCheck:
 
     def _write(self, nodes: list[Message], gone: set[str]) -> None:
         """Makes ``nodes`` all nodes of the MindIR step's graph; UpdateStates no longer wait for results in ``gone``.
-
         Raises AmpError AMP205 where another node still reads one of these; the graph is then as it was."""
         kept = []
         for node in nodes:

@@ -1,5 +1,4 @@
-"""Values of a MindIR model in its dataflow: what a name stands for (its *item*, `view.Item`), what arrives, and what
-lies in one memory."""
+"""Values of a MindIR model in its dataflow: what a name stands for (its *item*), what arrives, what shares memory."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class MindirValues(FlowBuilder):
     # -- names --------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Item:
-        """What a name stands for in the .mindir graph that is being read: a node's result, a constant, a function;
-        None for a state, and for a name that it does not know."""
+        """What a name stands for in the .mindir graph that is being read; None for a state or an unknown name."""
         if name in self.names:
             return self.names[name]
         if name in self.constants:
@@ -47,8 +45,7 @@ class MindirValues(FlowBuilder):
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
 
     def constant(self, name: str) -> view.Plain:
-        """The Python value of a MindIR Constant that is not a tensor; None for a tensor, and for what is no
-        Constant."""
+        """The Python value of a MindIR Constant that is no tensor; None for a tensor, and for other names."""
         item = self.constants.get(name)
         value = self.flow.values[item] if isinstance(item, int) else None
         return view.number(value.native) if value is not None and value.dtype == NUMBER else None
@@ -61,10 +58,8 @@ class MindirValues(FlowBuilder):
         self, item: Item, place: OperandPlace, name: str, through: bool = False
     ) -> Iterator[tuple[Item, OperandPlace | None]]:
         """(element, place where it can be replaced, or None where it cannot) for each element of a MindIR operand.
-
-        ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name. Elements of a tuple
-        are replaced in the MakeTuple that makes it, also behind a Depend. ``through``: also what is no tuple is
-        replaced in front of a Depend, not behind it."""
+        ``item``: what the operand stands for. Elements of a tuple are replaced in the MakeTuple that makes it, also
+        behind a Depend; with ``through`` any operand in front of a Depend."""
         maker = self.makers.get(name)
         while maker is not None and (through or isinstance(item, tuple)) and self.kind(maker) == "Depend":
             place, name = OperandPlace(maker, 0, place), maker.input[0]
@@ -78,8 +73,7 @@ class MindirValues(FlowBuilder):
             yield from ((part, None) for part in view.flat_items(item))
 
     def escape(self, item: Item) -> None:
-        """Notes that the functions in a MindIR item, if any, go where they cannot be followed, as into an operator:
-        anything may call them."""
+        """Notes that functions in a MindIR item go where they cannot be followed: anything may call them."""
         for part in view.flat_items(item):
             if isinstance(part, Closure):
                 self.escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
@@ -92,10 +86,7 @@ class MindirValues(FlowBuilder):
 
     def tensor(self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE) -> Value:
         """While a MindIR file is read: adds a value, under ``name`` with as many ' behind it as make it the only one of
-        its scope.
-
-        ``tensor``: the message that shows its shape, and its type where ``dtype`` is ""; may be None if ``dtype`` is
-        given; ``producer``: id of the operator that makes it, or NONE."""
+        its scope. ``tensor``: shows its shape, and its type where ``dtype`` is ""."""
         dtype = dtype or self.element_type(tensor, name)
         while (scope.id, name) in self._taken:
             name += "'"
@@ -103,15 +94,13 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """While a MindIR file is read: adds a value for a stored tensor or number. ``native``: the message that holds
-        it; ``tensor`` and ``dtype`` as in `tensor`."""
+        """While a MindIR file is read: adds a value for a tensor or number stored in ``native``, as `tensor` does."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
 
     def element_type(self, tensor: Message, name: str) -> str:
-        """The element type of a .mindir Tensor message, ``type 42`` for an unknown number. Raises AmpError AMP201 where
-        it has none; ``name``: of the value, for the message."""
+        """The type of a .mindir Tensor message, ``type 42`` for an unknown one. Raises AmpError AMP201 without one."""
         found = view.dtype_of(tensor)
         if not tensor.data_type:
             problem = f"'{view.short_name(name)}' has no element type"
@@ -124,8 +113,7 @@ class MindirValues(FlowBuilder):
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
-        """Keeps a MindIR value float32, for the reason ``why``; nothing for a value without a unit, or one that a given
-        Cast made."""
+        """Keeps a MindIR value float32, for the reason ``why``, unless a given Cast made it."""
         if value.unit != NONE and value.low_source == NONE:
             self.flow.merge((value.unit, self.fixed_unit(f"held {len(self.flow.units)}", why)))
 
@@ -140,8 +128,7 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def check_abstract(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Compares a MindIR abstract with the item that it describes, tuples opened, as `compare` does; None describes
-        nothing."""
+        """Compares a MindIR abstract, or None, with the item that it describes, tuples opened, as `compare` does."""
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES and isinstance(item, tuple):
@@ -152,9 +139,7 @@ class MindirValues(FlowBuilder):
 
     def compare(self, item: Item, tensors: Message, name: str) -> None:
         """Compares .mindir Tensor messages with what they describe: one that says another float type than that has is
-        noted as a conflict, or, while types are settled (`settles`), changed.
-
-        ``item``: a tuple of as many items, or the one item; ``name``: for the conflict."""
+        noted as a conflict, or, while types are settled (`settles`), changed. ``item``: one, or as many."""
         for part, tensor in zip(item if isinstance(item, tuple) else (item,), tensors, strict=False):
             if isinstance(part, int):
                 has = self.flow.values[part].dtype
@@ -169,9 +154,7 @@ class MindirValues(FlowBuilder):
 
     def arriving(self, info: Message, scope: Scope, name: str) -> Item:
         """Adds the values of an input of a MindIR graph, tuples opened, with their units, and returns the input's item:
-        a value, a parameter of the model, a tuple, None for a state.
-
-        ``info``: the input's message; ``name``: that of the value; elements of a tuple are ``name[0]`` ..."""
+        a value, a parameter of the model, a tuple, None for a state. ``name``: of the value."""
         abstract = info.attr_info if info.HasField("attr_info") else None
         tensors = list(info.tensor) or list(view.elements(abstract))
         found: list[Item] = []
@@ -199,8 +182,7 @@ class MindirValues(FlowBuilder):
 
 
 class MindirMemory(MindirValues):
-    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place; `hold_shared`
-    keeps the types of these."""
+    """Notes which MindIR values lie in one memory and which are written in place; `hold_shared` keeps their types."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
@@ -239,14 +221,12 @@ class MindirMemory(MindirValues):
                 self.hold(value, SHARED)
 
     def _is_seen_elsewhere(self, value: int) -> bool:
-        """Whether anything but its one reader sees a MindIR value's memory: it has several readers, is an input or
-        stored, or shares its memory with another value."""
+        """Whether not one reader alone sees a MindIR value's memory: others do, or it is an input, stored or shared."""
         several = len(self.flow.uses[value]) > 1
         return several or self.flow.values[value].producer == NONE or value in self._sharing
 
     def _hold_rewriting(self, op: Op) -> None:
-        """Keeps the types of a MindIR operator that writes its first operand in place and gives it back: its slots stay
-        float32, and its results lie in the operand's memory."""
+        """Keeps the types of a MindIR operator that gives its first operand back: its results lie in that memory."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

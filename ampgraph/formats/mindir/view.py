@@ -44,11 +44,8 @@ class Written:
 @dataclass(frozen=True)
 class OperandPlace:
     """Where an operand stands in a .mindir graph: input ``position`` of a node, or output ``position`` of the graph
-    when ``node`` is None.
-
-    ``via``: where the result of ``node`` is read, when ``node`` is a MakeTuple or Depend that is read through; None for
-    the node of an operator.
-    """
+    when ``node`` is None. ``via``: where the result of ``node`` is read, when ``node`` is a MakeTuple or Depend that is
+    read through; None for the node of an operator."""
 
     node: Message
     position: int
@@ -122,14 +119,12 @@ def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
 
 
 def reference(node: Message) -> str:
-    """The name of the primitive, function or function value that a MindIR node refers to; its operator where it refers
-    to none, as a Constant."""
+    """The name of the primitive or function that a MindIR node refers to; its operator if none, as for a Constant."""
     return str(node.op_type).removeprefix("REF::")
 
 
 def kind_of(node: Message, known: dict[str, Message]) -> str:
-    """The operator of a MindIR node, as ``MatMul``; ``call`` for the call of a function or a function value. ``known``:
-    the model's `primitives`."""
+    """The operator of a MindIR node, as ``MatMul``; ``call`` for that of a function. ``known``: the `primitives`."""
     name = reference(node)
     if name in known:
         return str(known[name].op_type)
@@ -142,8 +137,7 @@ def attribute(node: Message, name: str) -> Message | None:
 
 
 def elements(abstract: Message) -> Iterator[Message | None]:
-    """The Tensor messages of a MindIR abstract, tuples flattened; None in the place of anything but a tensor, and for
-    no abstract."""
+    """The Tensor messages of a MindIR abstract, tuples flattened; None for what is no tensor, and for no abstract."""
     if abstract is None:
         yield None
     elif abstract.type in SEQUENCES:
@@ -180,8 +174,7 @@ def dtype_of(tensor: Message) -> str:
 
 
 def shape_of(tensor: Message) -> tuple[int | None, ...] | None:
-    """The dimensions of a .mindir Tensor message, None for one of unknown size; None for an unknown rank, and for no
-    message."""
+    """The dimensions of a .mindir Tensor message, None for an unknown one; None for an unknown rank, or no message."""
     if tensor is None or any(dim == -2 for dim in tensor.dims):
         return None
     return tuple(int(dim) if dim >= 0 else None for dim in tensor.dims)
@@ -204,8 +197,7 @@ def number(item: Message | None) -> Plain:
 
 
 def _integer(item: Message) -> int:
-    """The whole number in a MindIR attribute: elements of a tuple have theirs in ``ints``, others in ``i``; 0 for one
-    without any."""
+    """The whole number in a MindIR attribute: elements of a tuple have theirs in ``ints``, others in ``i``; else 0."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 
@@ -220,11 +212,9 @@ def plain_array(value: Plain) -> Array | None:
 
 def cells(domain: str) -> list[tuple[str, str]]:
     """(attribute, class) of the cells around a MindIR node, outermost first: ("seq", "SequentialCell"), ("0", "Dense")
-    for ``Default/seq-SequentialCell/0-Dense/MatMul-op0``; the class is "" where the scope names none.
-
-    ``Default`` or ``Gradients`` in front is no cell. Behind ``Gradients``, ``Default`` stays as ("Default", ""): a
-    backward has other cells than its forward; `layer`, which names both alike, leaves it out.
-    """
+    for ``Default/seq-SequentialCell/0-Dense/MatMul-op0``; the class is "" where the scope names none. ``Default`` or
+    ``Gradients`` in front is no cell. Behind ``Gradients``, ``Default`` stays as ("Default", ""): a backward has other
+    cells than its forward; `layer`, which names both alike, leaves it out."""
     parts = domain.split("/")[:-1]
     found = []
     for part in parts[1:] if parts[:1] in (["Default"], ["Gradients"]) else parts:

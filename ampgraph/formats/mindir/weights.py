@@ -26,10 +26,8 @@ LITTLE = b"\1"  # first byte of a data file; MindSpore's loader compares it with
 
 @dataclass(frozen=True)
 class PendingRounding:
-    """A float32 tensor in a MindIR data file that becomes ``dtype`` when it is read or saved.
-
-    ``location``, ``offset`` and ``length`` (bytes): where its float32 elements lie. ``floor``: finite elements below it
-    become it first; None for no floor."""
+    """A float32 tensor in a MindIR data file that becomes ``dtype`` when it is read or saved. ``location``, ``offset``
+    and ``length`` (bytes): where its float32 elements lie. ``floor``: what is below becomes it first."""
 
     location: str
     offset: int
@@ -106,10 +104,8 @@ def place(file: MindirFile, tensor: Message) -> tuple[str, int, int]:
 
 
 def check_tensors(file: MindirFile) -> None:
-    """Refuses a MindIR model with a tensor whose bytes are missing, too many, or outside the model's folder.
-
-    Raises AmpError (AMP102 the model contradicts itself, AMP103 bad external data).
-    """
+    """Refuses a MindIR model with a tensor whose bytes are missing, too many, or outside the model's folder. Raises
+    AmpError (AMP102 the model contradicts itself, AMP103 bad external data)."""
     sizes: dict[str, int] = {}  # location of a data file -> its bytes
     for tensor in tensors(file.model):
         if tensor.HasField("external_data") and not is_external(tensor) and tensor.external_data.location:
@@ -161,7 +157,6 @@ def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
 
 def _expected_bytes(file: MindirFile, tensor: Message) -> int | None:
     """The bytes that a MindIR tensor of this shape and type needs; None for text, an unknown type or compressed data.
-
     Raises AmpError AMP102 for an impossible shape."""
     kind = schema.ELEMENT_TYPES.get(tensor.data_type, "string")
     count = _element_count(file, tensor)
@@ -187,11 +182,9 @@ def _name_in_messages(tensor: Message) -> str:
 
 
 def elements(file: MindirFile, tensor: Message) -> Array:
-    """The elements of a .mindir Tensor message in one dimension, in its element type.
-
-    They are mapped read-only from the data file where they are external, and copied where a rounding of that is
-    pending. Raises AmpError (AMP102 no data, text, compressed or damaged, AMP103 bad external data).
-    """
+    """The elements of a .mindir Tensor message in one dimension, in its element type. They are mapped read-only from
+    the data file where they are external, and copied where a rounding of that is pending. Raises AmpError (AMP102 no
+    data, text, compressed or damaged, AMP103 bad external data)."""
     kind = schema.ELEMENT_TYPES.get(tensor.data_type, "")
     if kind in ("", "string") or tensor.compression_type:
         problem = f"{_name_in_messages(tensor)} holds no numbers that can be read (type {tensor.data_type}" + (
@@ -212,9 +205,8 @@ def elements(file: MindirFile, tensor: Message) -> Array:
 
 
 def _mapped_elements(file: MindirFile, tensor: Message, dtype: DType) -> Array:
-    """The elements of an external MindIR tensor, mapped read-only from its data file, in one dimension.
-
-    ``dtype``: of the elements in the file: float32 where a rounding is pending. Raises AmpError AMP103 for bad data."""
+    """The elements of an external MindIR tensor, mapped read-only from its data file, in one dimension. ``dtype``: of
+    the elements in the file: float32 where a rounding is pending. Raises AmpError AMP103 for bad data."""
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -247,12 +239,9 @@ def _inline_elements(tensor: Message, dtype: DType) -> Array:
 
 def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | None = None) -> None:
     """Makes a float32 Tensor message of a .mindir file ``dtype``, rounded to nearest even; an external one when it is
-    saved.
-
-    ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below ``floor`` become
-    ``floor`` first: only for masks, where the plan says so. Raises AmpError (AMP102 damaged, AMP103 bad external data),
-    and ValueError for a tensor that is not float32 and for another ``dtype``.
-    """
+    saved. ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below ``floor``
+    become ``floor`` first: only for masks, where the plan says so. Raises AmpError (AMP102 damaged, AMP103 bad external
+    data), and ValueError for a tensor that is not float32 and for another ``dtype``."""
     if schema.ELEMENT_TYPES.get(tensor.data_type) != "float32" or dtype not in STORED_TYPES:
         raise ValueError(f"{_name_in_messages(tensor)} of type {tensor.data_type} cannot become {dtype}")
     if is_external(tensor):
@@ -269,9 +258,7 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
 
 
 def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
-    """The bytes of an external MindIR tensor as they are saved, in pieces, with a pending rounding done.
-
-    Raises AmpError AMP103 for bad external data."""
+    """The bytes of an external MindIR tensor, rounded if pending, in pieces. Raises AmpError AMP103 for bad data."""
     pending = file.rounded.get(tensor.external_data.location)
     data = _mapped_elements(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
     parts = pieces(data) if pending is None else Rounder(STORED_TYPES[pending.dtype], pending.floor).parts(data)
@@ -282,11 +269,8 @@ def write_padded(
     file: MindirFile, held: list[Message], stream: BinaryIO, digest: hashlib.blake2b
 ) -> Iterator[tuple[int, int]]:
     """Writes a MindIR data file of the external tensors ``held`` as MindSpore lays it out, and yields (offset, length)
-    of each, in bytes. Tensors that lie at one place and are rounded alike are written once.
-
-    It writes while it is iterated, so iterate to the end. ``digest`` is fed with what is written and where. Raises
-    AmpError AMP103 for bad external data, and OSError.
-    """
+    of each, in bytes. Tensors that lie at one place and are rounded alike are written once. It writes while it is
+    iterated, and feeds ``digest`` with that. Raises AmpError AMP103 for bad external data, and OSError."""
     written: dict[object, tuple[int, int]] = {}  # place and rounding -> (offset, length)
     stream.write(LITTLE + bytes(ALIGN - 1))
     position = ALIGN

@@ -1,4 +1,4 @@
-"""Whether every slot of a model holds one type that it admits, told in less than half the time of a dataflow.
+"""Whether every slot of an ONNX model holds one type that it admits, told in less than half the time of a dataflow.
 
 Most models are one graph of tensors whose types follow from those of its inputs and stored tensors, and most of their
 nodes are alike: each sort is read once, as a dataflow reads it. Where anything else comes, or is wrong, the answer is
@@ -18,24 +18,24 @@ from .types import Type, declared_type, dtype_name
 from .weights import OnnxWeights
 
 Sort = tuple[str, str, int, tuple[str, ...], tuple[int, ...]]
-"""What the types of a node's outputs follow from: operator, domain, how many there are, the types of its inputs, and
-which attributes it has, by identity."""
+"""What the types of an ONNX node's outputs follow from: (operator, domain, number of outputs, types of its inputs, `id`
+of each of its attributes)."""
 
 
 def types_agree(model: ir.Model) -> bool:
-    """True only where a dataflow of the model has no conflicts."""
+    """True only where a dataflow of the ONNX model has no conflicts; False means that a dataflow has to be asked."""
     return not model.functions and _TypeAgreement(model).agree(model.graph)
 
 
 class _TypeAgreement:
-    """Follows types through a graph node by node. ``known``: by sort of node, the types of its outputs."""
+    """Follows types through an ONNX graph without bodies and functions, node by node."""
 
     def __init__(self, model: ir.Model) -> None:
         self._reader = _NodeTypes(model)
-        self._known: dict[Sort, Sequence[str]] = {}
+        self._known: dict[Sort, Sequence[str]] = {}  # -> types of the outputs, () for what this module does not know
 
     def agree(self, graph: ir.Graph) -> bool:
-        """Whether all nodes are of a sort that this module knows, and read types that their slots admit."""
+        """Whether all nodes of an ONNX graph are sorted, known here, and read types that their slots admit."""
         types: dict[ir.Value | None, str] = {None: ""}
         for value in graph.inputs:
             container, types[value] = declared_type(value)
@@ -67,7 +67,7 @@ class _TypeAgreement:
 
 
 class _NodeTypes(OnnxOperators):
-    """Types of the outputs of single nodes, each read into a dataflow that holds nothing that the next one sees."""
+    """Reads single ONNX nodes, each as `OnnxOperators` does, into a dataflow that nobody else sees."""
 
     def __init__(self, model: ir.Model) -> None:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, lambda op: "", OnnxShapes(model))
@@ -75,11 +75,11 @@ class _NodeTypes(OnnxOperators):
         self._env = Environment(dict(model.opset_imports), {})
         flow.opset = self._env.opsets.get("", self._env.opsets.get("ai.onnx", 0))
         self._scope = self.enter("", NONE, NONE, "main", 1, model.graph, self._env)
-        self._unusual = False
+        self._unusual = False  # whether onnx's inference was asked for the node
 
     def types(self, node: ir.Node, read: Sequence[str]) -> Sequence[str]:
-        """The types of a node's outputs, by those that it reads; none where they do not fit, or more than this has to
-        be known."""
+        """The element types of an ONNX node's outputs, by those of its inputs, ``read``; () where they do not fit, and
+        where they follow from more than these: bodies, functions, containers, values."""
         flow, env, self._unusual = self.flow, self._env, False
         given = [
             NONE if value is None else self.make(value, 0, env, dtype).id
@@ -95,6 +95,7 @@ class _NodeTypes(OnnxOperators):
         return [value.dtype for value in made] if all(v.dtype and not v.container for v in made) else ()
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
-        """Marks the node as unusual: what onnx infers may follow from values and shapes, which are not known here."""
+        """The types of an ONNX node's outputs as onnx infers them, and marks the node as unusual: they may follow from
+        values and shapes, which are not known here."""
         self._unusual = True
         return super()._inferred(op, node)

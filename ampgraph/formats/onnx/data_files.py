@@ -29,16 +29,16 @@ from .weights import InFile, RoundedTensor, nbytes, put, stored, tensor_chunks
 INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
 EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
 ALIGN = 4096  # so that readers can map a tensor
-KEY = "ampgraph.data"
+KEY = "ampgraph.data"  # of the metadata entry in which a model names its data file, with its length and checksum
 _LINE = re.compile(rb"\nampgraph data (\d{1,20}) ([0-9a-f]{8}|[0-9a-f]{32})\n\Z")  # 32: what earlier versions wrote
 _LONGEST = 80  # bytes of the last line
 
 
 def check_tensors(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) -> bool:
-    """Refuses tensors whose bytes are missing, too many, or outside the model's folder; whether one lies in a data
-    file."""
-    sizes: dict[str, int] = {}
-    known: dict[tuple[int, tuple[int, ...]], int | None] = {}
+    """Refuses ONNX tensors whose bytes are missing, too many, or outside the model's folder, by AmpError AMP102 and
+    AMP103; returns whether one lies in a data file. ``where``: how messages name the file."""
+    sizes: dict[str, int] = {}  # location of a data file -> its bytes
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}  # (type, shape) -> bytes; None for text
     for tensor in tensors:
         kind, who = (tensor.data_type, tuple(tensor.dims)), f"tensor '{tensor.name}'"
         if kind not in known:
@@ -68,19 +68,19 @@ def check_tensors(tensors: Iterable[onnx.TensorProto], folder: Path, where: str)
 
 @dataclass(frozen=True)
 class Mark:
-    """What a data file holds: how many bytes, and their checksum, a CRC-32: it tells files of one length apart that
-    were mixed up, and takes a fifth of the time of one that withstands malice."""
+    """What a model and its ONNX data file both say of the data: how many bytes, and a CRC-32 in hexadecimal digits: it
+    tells files apart that were mixed up, and takes little time."""
 
     length: int
     checksum: str
 
     def line(self) -> bytes:
-        """How a data file ends."""
+        """The last line of an ONNX data file of this mark."""
         return f"\nampgraph data {self.length} {self.checksum}\n".encode()
 
     @staticmethod
     def of_file(path: Path) -> Mark | None:
-        """The mark of a data file of a model; None where there is none, or it was written to since, or is not there."""
+        """The mark in an ONNX data file's last line; None without one, and where that says another length."""
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -88,25 +88,25 @@ class Mark:
                 found = _LINE.search(file.read(_LONGEST))
         except OSError:
             return None
-        whole = found is not None and int(found[1]) == start + found.start()
-        return Mark(int(found[1]), found[2].decode()) if found is not None and whole else None
+        if found is None or int(found[1]) != start + found.start():
+            return None
+        return Mark(int(found[1]), found[2].decode())
 
 
 def put_mark(proto: onnx.ModelProto, name: str, mark: Mark) -> None:
-    """Writes into a model which data file is its own."""
-    take_mark(proto)
+    """Writes into an ONNX model's metadata, in the place of an older mark, its data file's name and mark."""
+    remove_mark(proto)
     proto.metadata_props.add(key=KEY, value=f"{name} {mark.length} {mark.checksum}")
 
 
-def take_mark(proto: onnx.ModelProto) -> None:
-    """Removes the mark: it is of the file, and not of the model."""
+def remove_mark(proto: onnx.ModelProto) -> None:
+    """Removes the mark from an ONNX model's metadata, as it says something of the file, not of the model."""
     for index in reversed([n for n, entry in enumerate(proto.metadata_props) if entry.key == KEY]):
         del proto.metadata_props[index]
 
 
 def check_mark(proto: onnx.ModelProto, folder: Path, where: str) -> None:
-    """Raises AmpError AMP103 for a model and a data file of different conversions.
-
+    """Raises AmpError AMP103 for an ONNX model and a data file of different conversions: both have marks, which differ.
     A data file without a mark, or one that the model does not read any more, was written by somebody else."""
     said = next((entry.value for entry in proto.metadata_props if entry.key == KEY), "")
     name, *rest = said.rsplit(" ", 2)
@@ -120,12 +120,13 @@ def check_mark(proto: onnx.ModelProto, folder: Path, where: str) -> None:
 
 
 def locations(proto: onnx.ModelProto) -> set[str]:
-    """The data files that a model reads, as it names them."""
+    """The locations of the data files that an ONNX model reads: paths relative to its folder, as it has them."""
     return {e.value for tensor in tensors(holders(proto)) for e in tensor.external_data if e.key == "location"}
 
 
 def own_data(path: Path) -> set[str]:
-    """Data files beside ``path`` that ampgraph wrote for the model that stands there now, by what both say."""
+    """The names of the data files beside ``path`` that ampgraph wrote for the ONNX model that stands there now: it
+    reads them, and they have a mark or a name as earlier versions gave. Empty where no model stands there."""
     if not path.is_file():
         return set()
     named = re.compile(re.escape(path.name) + r"(\.\d+)?[._]data")
@@ -145,38 +146,39 @@ def own_data(path: Path) -> set[str]:
 
 def free_name(path: Path, own: Collection[str], read: Collection[str], given: Collection[str] = ()) -> str:
     """The name for the data file of an ONNX model at ``path``: ``model.onnx.data``, with a number if it is taken.
-
     ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written; ``given``: names of
     the data that the model came with: ``model.onnx_data`` where those end so, by which transformers.js finds it."""
     end = "_data" if given and all(re.search(r"_data(_\d+)?$", name) for name in given) else ".data"
 
-    def taken(name: str) -> bool:
+    def is_taken(name: str) -> bool:
         place = path.parent / name
         return os.path.lexists(place) and (name not in own or os.path.realpath(place) in read)
 
     numbered = (f"{path.name}.{number}{end}" for number in itertools.count(1))
-    return next(name for name in itertools.chain([f"{path.name}{end}"], numbered) if not taken(name))
+    return next(name for name in itertools.chain([f"{path.name}{end}"], numbered) if not is_taken(name))
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    """The stored tensors whose bytes lie in data files."""
+    """The tensors in data files that an ONNX model's stored tensors are, or are rounded from."""
     return external_of(tensor for _, tensor in stored(model))
 
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
-    """The tensors among these whose bytes lie in a data file, also behind one that is rounded when it is read."""
-    return (source for tensor in tensors if (source := _outside(tensor)) is not None)
+    """The tensors in data files that some ONNX tensors are, or are rounded from; the others are left out."""
+    return filter(None, map(_external_source, tensors))
 
 
-def _outside(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
-    """The tensor of a data file that one is, or is rounded from."""
-    source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
+def _external_source(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
+    """The tensor in a data file that an ONNX tensor is, or is rounded from; None for one in the model's file."""
+    if type(tensor) is InFile:  # asked first: `isinstance` is slow to say no of onnx_ir's protocols
+        return None
+    source = tensor.source if isinstance(tensor, RoundedTensor) else tensor
     return source if type(source) is not InFile and isinstance(source, ir.ExternalTensor) else None
 
 
-def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
-    """Reads what lies in data files of attributes other than a Constant's into the model: it is not written to a new
-    data file, and the old one is not beside the result. The files."""
+def read_attributes(graphs: Iterable[ir.Graph]) -> set[Path]:
+    """Reads tensors of attributes, but for Constants', that lie in data files into the model's memory: they are not
+    written to a new data file, and the old one is not beside the result. Returns the paths of these files."""
     found: set[Path] = set()
     for node in (node for graph in graphs for node in graph if node.op_type != "Constant"):
         for name, attribute in list(node.attributes.data.items()):
@@ -196,22 +198,24 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
 
 
 def written_outside(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
-    """The tensors that are written to the data file: those that came from one, and large initializers where the model
-    would pass 2 GB; by the value that each is behind."""
+    """The tensors of an ONNX model that are written to its data file, by value: those that came from one, and all
+    initializers of `EXTERNAL_FROM` bytes and more where these would make the file pass 2 GB."""
     held = dict(stored(model))
-    over = sum(nbytes(tensor) for value, tensor in held.items() if value.producer() is None) > INLINE_LIMIT
-    return {
-        value: tensor
-        for value, tensor in held.items()
-        if (over and value.producer() is None and tensor.nbytes >= EXTERNAL_FROM) or _outside(tensor)
-    }
+    initializers = {value: nbytes(tensor) for value, tensor in held.items() if value.producer() is None}
+    over = sum(initializers.values()) > INLINE_LIMIT
+    found = {}
+    for value, tensor in held.items():
+        if _external_source(tensor) is not None or (over and initializers.get(value, 0) >= EXTERNAL_FROM):
+            found[value] = tensor
+    return found
 
 
 def write_data(
     held: dict[ir.Value, ir.TensorProtocol], place: Path, temporary: Path, progress: Progress | None
 ) -> Mark:
-    """Streams the tensors to one file, which is to go to ``place``, and points their values there; its mark."""
-    checksum, places, position = 0, [], 0
+    """Writes ONNX tensors to the data file ``temporary``, and has their values refer to ``place``, where it is to go.
+    Returns its mark. ``held``: by value; ``progress``: told the bytes written."""
+    checksum, places, position = 0, [], 0  # places: (offset, length) of each tensor
     total = sum(tensor.nbytes for tensor in held.values())
     with open(temporary, "wb") as file:
         for tensor in held.values():

@@ -25,8 +25,7 @@ Formal = tuple[str, str, int]  # container, element type, unit of an input of a 
 
 @dataclass(frozen=True)
 class Caller:
-    """An ONNX operator with bodies, or the call of a function: the operator, its node, the scope that it stands in, and
-    what names mean there."""
+    """An ONNX operator with bodies or call of a function, its node, its scope, and what names mean there."""
 
     op: Op
     node: ir.Node
@@ -38,10 +37,9 @@ UNKNOWN = NONE - 1  # in the place of a value's id: the name was not met yet
 
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """Reads an ONNX model, as it is now, into a dataflow; edits of the model make it out of date.
-
-    ``low``: the type that given casts are compared with; ``low_io``: names of inputs and outputs that are to be low.
-    Raises AmpError AMP203 for functions that call themselves, or are too large once they are expanded."""
+    """Reads an ONNX model, as it is now, into a dataflow; edits of the model make it out of date. ``low``: the type
+    that given casts are compared with; ``low_io``: names of inputs and outputs that are to be low. Raises AmpError
+    AMP203 for functions that call themselves, or are too large once they are expanded."""
     refuse_multiplied(model)
     shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
@@ -59,10 +57,8 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
 
 def _hold_without_cast(values: OnnxValues, low: str) -> None:
     """Keeps units of an ONNX dataflow float32 where the opset has no Cast to the low type, as operators of other
-    domains may admit it; a boundary that the user wants low stays. ``values``: of which all graphs are read.
-
-    Functions have opsets of their own, and what goes in and comes out of one is cast in it: there the older of the two
-    opsets counts."""
+    domains may admit it; a boundary that the user wants low stays. Functions have opsets of their own, and what goes in
+    and comes out of one is cast in it: there the older opset counts."""
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
     versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
@@ -81,10 +77,8 @@ def _hold_without_cast(values: OnnxValues, low: str) -> None:
 
 
 class OnnxReader(OnnxOperators):
-    """Reads an ONNX model into its dataflow, once: graphs node by node, bodies and functions where they are called.
-
-    A unit at a boundary (a loop's state, a branch's output, a function's input or output) *crosses* it: one type
-    outside and inside."""
+    """Reads an ONNX model into its dataflow, once, node by node, bodies and functions where they are called. A unit
+    that *crosses* a boundary (a loop's state, a function's input) is one type on both sides."""
 
     def read(self) -> None:
         """Reads the main graph of the ONNX model, with the bodies and the functions as called, into the dataflow."""
@@ -99,8 +93,7 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        """Adds an operator to the dataflow for each node of one ONNX graph, in file order; bodies and functions that it
-        calls are read behind its operator."""
+        """Adds an operator for each node of one ONNX graph, in file order; its bodies and functions behind it."""
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -118,8 +111,7 @@ class OnnxReader(OnnxOperators):
                 self._opaque_bodies(op, node, scope, env)
 
     def _control(self, at: Caller) -> bool:
-        """Reads the call of an ONNX function, an If, a Loop or a Scan; False, and nothing is read, for any other
-        operator."""
+        """Reads the call of an ONNX function, an If, a Loop or a Scan; False for any other operator."""
         if (at.node.domain, at.node.op_type, at.node.overload) in self.model.functions:
             self._call(at)
         elif at.op.kind == "If":
@@ -131,8 +123,7 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Reads the bodies of an ONNX operator that is no If, Loop or Scan: float32 at their inputs and outputs stays
-        so."""
+        """Reads bodies of an ONNX operator that is no If, Loop or Scan: float32 inputs and outputs stay so."""
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -170,8 +161,7 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
     def _loop(self, at: Caller) -> None:
-        """Reads an ONNX Loop or Scan and its body: a state has one unit on entry, in the body and on exit, a scanned
-        tensor one with its slices."""
+        """Reads an ONNX Loop or Scan: a state has one unit all through, a scanned tensor one with its slices."""
         control: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]  # a Loop's iteration and condition
         skip, scanned = len(control), 0
         if at.op.kind == "Scan":
@@ -252,7 +242,6 @@ class OnnxReader(OnnxOperators):
 
     def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
         """Reads the body ``name`` of an ONNX operator, which runs so many ``times`` each time that the operator does.
-
         ``formals``: type and unit of its inputs; those beyond have the type that the file declares, and no unit."""
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}.{name}"
         body = self.enter(path, at.scope.id, at.op.id, "body", at.scope.times * times, graph, at.env)
@@ -267,9 +256,7 @@ class OnnxReader(OnnxOperators):
 
     def _loop_results(self, at: Caller, body: Scope, first_output: int, states: list[int]) -> None:
         """Adds the outputs of an ONNX Loop or Scan: the final states, then what its body gives out at each turn,
-        stacked.
-
-        ``first_output``: of the body, behind a Loop's condition; ``states``: units of the states."""
+        stacked. ``first_output``: of the body, behind a Loop's condition; ``states``: units of the states."""
         for position, result in enumerate(body.outputs[first_output:]):
             value = self.flow.values[result]
             container = value.container
@@ -285,16 +272,14 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((result, at.op.outputs[position]))
 
     def _add_reads(self, at: Caller, units: dict[int, int]) -> None:
-        """Adds the reads of an ONNX operator with bodies. ``units``: position of an input -> the unit that it is read
-        by; the others are read as they are."""
+        """Adds the reads of an ONNX operator with bodies. ``units``: position of an input -> unit that reads it."""
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]
                 self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
 
     def _add_body_output(self, body: Scope, index: int, value: int, unit: int) -> None:
-        """Adds the read of ``value`` by output ``index`` of an ONNX body, by ``unit`` (that of the operator's result)
-        if it is float32."""
+        """Adds the read of ``value`` by an ONNX body's output, by the operator's ``unit`` if it is float32."""
         item = self.flow.values[value]
         self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 def name_type(handles: Handles, op: Op, dtype: str) -> None:
     """Makes the attribute of an ONNX operator that says the type of its output say ``dtype``: a type's number or name,
-    the number that a ConstantOfShape repeats, an Optional's type.
-
-    Nothing for an operator without one; (De)QuantizeLinear keep theirs absent, so that the output follows the scale."""
+    the number that a ConstantOfShape repeats, an Optional's type. Nothing for an operator without one;
+    (De)QuantizeLinear keep theirs absent, so that the output follows the scale."""
     attributes = handles.node(op).attributes
     if op.kind == "ConstantOfShape":
         given = handles.flow.attribute(op, "value")
@@ -84,8 +83,7 @@ def change_weight(
 
 
 def drop_constant(value: ir.Value) -> None:
-    """Removes an initializer or Constant from an ONNX model if nothing reads it any more; one that is an input or
-    output stays, as does any other value."""
+    """Removes an ONNX initializer or Constant that nothing reads and that is no input or output; other values stay."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()
@@ -97,7 +95,6 @@ def drop_constant(value: ir.Value) -> None:
 
 class OnnxEditor(Readers):
     """The verbs of `core.graph.NodeEditor` for ONNX models; edits are made at once, also if an error ends the `with`.
-
     ``done``: called at the end of the `with` if something was edited, or a function copied."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
@@ -114,8 +111,7 @@ class OnnxEditor(Readers):
     # -- types ------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """Gives an ONNX value another element type, inside containers too; attributes that name the type of its
-        operator's output follow."""
+        """Gives an ONNX value another element type, inside containers too; its operator's attributes follow."""
         self._edited = True
         native = self.value(value)
         self.note_type(native, dtype)
@@ -125,8 +121,7 @@ class OnnxEditor(Readers):
             name_type(self, self.flow.ops[value.producer], dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Has an attribute say that an ONNX operator's output is ``dtype``, where it would follow the first input's
-        type without one; nothing for other operators."""
+        """Has an attribute say an ONNX output's ``dtype``, where it would follow the first input without one."""
         if op.kind in FOLLOWS_INPUT:
             self._edited = True
             name_type(self, op, dtype)
@@ -134,8 +129,7 @@ class OnnxEditor(Readers):
     # -- values -----------------------------------------------------------------------------------------------------
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
-        """Has the given uses of an ONNX value read it as type ``to``, through one Cast in the value's own scope, or a
-        given one."""
+        """Has the given uses of an ONNX value read it as type ``to``, through one Cast in its scope, or a given one."""
         self._edited = True
         result = self.as_type(value, to)
         self.note_type(result, to)
@@ -156,8 +150,7 @@ class OnnxEditor(Readers):
         floor: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Changes a stored tensor of an ONNX model: ``store`` is ``low``, ``both`` or ``float32``. See
-        `Editor.weight`."""
+        """Changes a stored tensor of an ONNX model to ``low``, ``both`` or ``float32``: see `Editor.weight`."""
         self._edited = True
         copy = change_weight(self, value, store, dtype, floor, factor)
         if copy is not None:
@@ -197,8 +190,7 @@ class OnnxEditor(Readers):
         metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Adds an operator to an ONNX model behind all that it reads, and behind ``behind``; returns handles of its
-        results, one for each of ``dtypes``. See `NodeEditor.add`."""
+        """Adds an operator to an ONNX model behind all that it reads; returns its results. See `NodeEditor.add`."""
         self._edited = True
         given = [value for value in inputs if value is not None]
         scope = given[0].scope if scope == NONE else scope
@@ -223,8 +215,7 @@ class OnnxEditor(Readers):
         return results
 
     def _node_behind(self, handle: Op | Value | None) -> list[ir.Node]:
-        """The onnx_ir node of an operator, or the one that makes a value, in a list; empty for an input, an initializer
-        and None."""
+        """The onnx_ir node of an operator, or that makes a value, in a list; empty for inputs, initializers, None."""
         if isinstance(handle, Value):
             producer = self.value(handle).producer()
             return [] if producer is None else [producer]
@@ -233,11 +224,9 @@ class OnnxEditor(Readers):
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one ONNX operator in the place of several, with constants that only they read.
-
-        ``nodes``: indices in ``scope``, the last that of the node whose one result it takes over; ``inputs``: present
-        names of values that these nodes read. Raises AmpError AMP402 where other nodes read what is between them, or
-        they do not read ``inputs``."""
+        """Puts one ONNX operator in the place of several, with constants that only they read. ``nodes``: indices in
+        ``scope``, the last that of the node whose one result it takes over; ``inputs``: present names of what they
+        read. Raises AmpError AMP402 where others read what is between them, or they not ``inputs``."""
         self._edited = True
         ops = [op for index in nodes if (op := self.op(scope, index)) is not None]
         last, graph = self.node(ops[-1]), self.graph(ops[-1].scope)
@@ -271,8 +260,7 @@ class OnnxEditor(Readers):
         return gone
 
     def remove(self, op: Op) -> bool:
-        """Removes an operator of an ONNX model; changes nothing and returns False where a result is read or is an
-        output."""
+        """Removes an operator of an ONNX model; False, and no change, where a result is read or is an output."""
         node = self.node(op)
         if any(output.uses() or output.is_graph_output() for output in node.outputs):
             return False
@@ -286,9 +274,7 @@ class OnnxGraphEditor(OnnxEditor):
 
     def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """Adds a result to an ONNX operator with bodies, called ``name`` or what is left of it, and returns its handle.
-
-        ``results``: what each body gives out for it, in the order of the bodies; a Scan stacks it along the first
-        axis."""
+        ``results``: what each body gives out for it, in their order; a Scan stacks it along the first axis."""
         self._edited = True
         node = self.node(op)
         for value in results:
@@ -303,8 +289,7 @@ class OnnxGraphEditor(OnnxEditor):
     # -- stored tensors and places ----------------------------------------------------------------------------------
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """Adds a Constant of these numbers to an ONNX model, right behind an operator, or what makes a value: no input
-        or initializer. Returns its handle."""
+        """Adds a Constant to an ONNX model, right behind an operator, or the one that makes a value; its handle."""
         self._edited = True
         name = self.fresh(name)
         made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(numbers, name=name))], num_outputs=1)
@@ -315,8 +300,7 @@ class OnnxGraphEditor(OnnxEditor):
         return self._stored(made.outputs[0], numbers, behind.scope)
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
-        """Adds an initializer of these numbers to the graph of an ONNX scope, the main graph or a body: functions have
-        none. Returns its handle."""
+        """Adds an initializer to the graph of an ONNX scope, which is no function; returns its handle."""
         self._edited = True
         name = self.fresh(name)
         native = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
@@ -327,8 +311,7 @@ class OnnxGraphEditor(OnnxEditor):
         return stored
 
     def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
-        """Annotates a new initializer or Constant's result of an ONNX model with the type and shape of its numbers, and
-        returns its handle."""
+        """Annotates a new ONNX initializer or Constant with its numbers' type and shape, and returns its handle."""
         kind = ir.DataType.from_numpy(numbers.dtype)
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
@@ -339,8 +322,7 @@ class OnnxGraphEditor(OnnxEditor):
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
     def set_numbers(self, value: Value, numbers: Array) -> None:
-        """Gives a stored tensor of an ONNX model other numbers; it takes over their type and shape, and keeps its
-        name."""
+        """Gives an ONNX stored tensor other numbers; it takes over their type and shape, and keeps its name."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -354,22 +336,19 @@ class OnnxGraphEditor(OnnxEditor):
         self.value(value).shape = ir.Shape([None] * dimensions)
 
     def supersede(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old`` in an ONNX model read ``value``, outputs of graphs too; ``value`` takes over its
-        name, type and shape."""
+        """Has all readers of ``old`` in an ONNX model read ``value``, which takes over its name, type and shape."""
         self._edited = True
         self.instead(self.value(old), self.value(value))
 
     def move(self, op: Op, behind: Op) -> None:
-        """Puts an operator of an ONNX model right behind another one of its scope; the caller sees to it that it still
-        stands in front of its readers."""
+        """Puts an ONNX operator right behind another of its scope; it must stand in front of its readers still."""
         self._edited = True
         node, graph = self.node(op), self.graph(op.scope)
         graph.remove(node)
         graph.insert_after(self.node(behind), node)
 
     def drop_unread(self, value: Value) -> None:
-        """Removes a stored tensor or Constant from an ONNX model if nothing reads it any more; one that is read, that
-        is an input or output, and any other value stays."""
+        """Removes a stored tensor from an ONNX model; what is read, an input or output, and other values stay."""
         self._edited = True
         drop_constant(self.value(value))
 

@@ -18,16 +18,18 @@ from .walk import all_graphs, bodies, captured, is_sorted
 
 HINT = "export it again; onnx.checker.check_model tells the same fault"
 NEWEST = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
+"""Domain -> the newest opset that the installed onnx knows."""
 SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 MOST_NODES = 1_000_000  # with every call of a function expanded: some 3 GB
 DEEPEST_CALL = 64  # functions that call functions
 
 
 def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
-    """Raises AmpError AMP204 for a node with other inputs, outputs or types of attributes than its operator has."""
+    """Raises AmpError AMP204 for an ONNX node with other inputs, outputs or types of attributes than its operator has;
+    calls of functions and operators without a schema are not looked at. ``held``: the model's `holders`."""
     local = {(function.domain, function.name) for function in proto.functions}
     for holder in held:
-        seen: set[tuple[Kind, int, int]] = set()
+        seen: set[tuple[Kind, int, int]] = set()  # (kind, number of inputs, of outputs): nodes alike are looked at once
         for inputs, outputs, name, kind in holder.nodes():
             key = kind, len(inputs), len(outputs)
             if key in seen and b"" not in inputs:
@@ -38,26 +40,27 @@ def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
             version = holder.opsets.get(domain, 0)
             if (node.domain, node.op_type) in local or not 0 < version <= NEWEST.get(domain, 0):
                 continue
-            if problem := _contradiction(node, domain, version, inputs, len(outputs)):
-                raise AmpError("AMP204", f"{_named_parts(name, outputs, kind)} {problem}", where=where, hint=HINT)
+            problem = _contradiction(node, domain, version, inputs, len(outputs))
+            if problem:
+                raise AmpError("AMP204", f"{_node_in_message(name, outputs, kind)} {problem}", where=where, hint=HINT)
 
 
-def _named_parts(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
-    """A node as messages name it: by its name, or by its first output where it has none, and its operator."""
+def _node_in_message(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
+    """How messages name an ONNX node that was taken apart: by its name, or its first output, and its operator."""
     who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
     return f"{who} ({kind.op_type})"
 
 
 def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
-    """Raises AmpError AMP204 for a node that writes what is an input, is stored, or is written before it."""
+    """Raises AmpError AMP204 for an ONNX node that writes what is an input, stored or written; ``held``: `holders`."""
     for holder in held:
         graph = holder.graph
         inputs = graph.input if isinstance(graph, FunctionProto) else (value.name for value in graph.input)
-        taken = {name.encode(): "is an input" for name in inputs}
+        taken = {name.encode(): "is an input" for name in inputs}  # name -> what it is, for the message
         if not isinstance(graph, FunctionProto):
             taken |= {tensor.name.encode(): "is stored" for tensor in graph.initializer}
         for _, outputs, name, kind in holder.nodes():
-            who = _named_parts(name, outputs, kind)
+            who = _node_in_message(name, outputs, kind)
             for value in filter(None, outputs):
                 if value in taken:
                     message = f"{who} writes '{value.decode()}', which {taken[value]}"
@@ -66,8 +69,8 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
-    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known.
-    ``version``: the opset of ``domain``; ``outputs``: how many it has."""
+    """How an ONNX node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known.
+    ``version``: the opset of ``domain``; ``inputs``: names, b"" for one that is left out; ``outputs``: how many."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -75,31 +78,33 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
     counts = (len(inputs), schema.min_input, schema.max_input, "input"), (outputs, 0, schema.max_output, "output")
     for found, least, most, what in counts:
         if not least <= found <= most:
-            wanted = f"{most}" if least == most else f"at least {least}" if found < least else f"at most {most}"
+            limit = f"at least {least}" if found < least else f"at most {most}"
+            wanted = f"{most}" if least == most else limit
             return f"has {found} {what}{'s' * (found != 1)}, and its operator has {wanted}"
     attributes, held = schema.attributes, {attribute.name for attribute in node.attribute}
-    if missing := [name for name, known in attributes.items() if known.required and name not in held]:
-        return f"has no attribute '{missing[0]}', which its operator needs"
+    for needed, known in attributes.items():
+        if known.required and needed not in held:
+            return f"has no attribute '{needed}', which its operator needs"
     for place, (name, formal) in enumerate(zip(inputs, schema.inputs, strict=False)):
         if not name and formal.option == SINGLE:
             return f"leaves out input {place} ('{formal.name}'), which its operator needs"
     for attribute in node.attribute:
-        known = attributes.get(attribute.name)
-        if known is None or attribute.ref_attr_name or not attribute.type:
+        if attribute.name not in attributes or attribute.ref_attr_name or not attribute.type:
             continue
-        given, wanted = AttributeProto.AttributeType.Name(attribute.type), str(known.type).rpartition(".")[2]
+        given = AttributeProto.AttributeType.Name(attribute.type)
+        wanted = str(attributes[attribute.name].type).rpartition(".")[2]
         if given != wanted:
             return f"has an attribute '{attribute.name}' of type {given}, and its operator takes {wanted}"
     return ""
 
 
 def _is_undefined(value: ir.Value) -> bool:
-    """Whether nothing in the file gives a value: no node, no graph input, no initializer."""
+    """Whether nothing in the ONNX file defines a value: no node, no graph input, no initializer."""
     return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
 
 
 def refuse_undefined(model: ir.Model, where: str) -> None:
-    """Raises AmpError AMP204 for a value that is read, or given out, and that nothing defines."""
+    """Raises AmpError AMP204 for a value that an ONNX node reads, or the model gives out, and nothing defines."""
     for graph in all_graphs(model):
         for node in graph:
             for value in node.inputs:
@@ -112,12 +117,12 @@ def refuse_undefined(model: ir.Model, where: str) -> None:
 
 
 def refuse_cycles(model: ir.Model, where: str) -> None:
-    """Raises AmpError AMP204 for nodes that read in a circle."""
+    """Raises AmpError AMP204 for nodes of an ONNX graph that read each other's results in a circle."""
     for graph in all_graphs(model):
         if is_sorted(graph):
             continue
-        makers = {node: [value.producer() for value in (*node.inputs, *captured(node)) if value] for node in graph}
-        order = TopologicalSorter({node: [one for one in made if one in makers] for node, made in makers.items()})
+        producers = {node: [value.producer() for value in (*node.inputs, *captured(node)) if value] for node in graph}
+        order = TopologicalSorter({node: [one for one in read if one in producers] for node, read in producers.items()})
         try:
             order.prepare()
         except CycleError as error:
@@ -127,10 +132,11 @@ def refuse_cycles(model: ir.Model, where: str) -> None:
 
 
 def refuse_multiplied(model: ir.Model) -> None:
-    """Raises AmpError AMP203 for functions that call themselves, or that are too many nodes once they are expanded."""
-    counts: dict[tuple[str, str, str], int] = {}
+    """Raises AmpError AMP203 for ONNX functions that call themselves, or make more than `MOST_NODES` nodes expanded."""
+    counts: dict[tuple[str, str, str], int] = {}  # function -> its nodes, expanded
 
     def count(graph: Iterable[ir.Node], depth: int) -> int:
+        """How many nodes a graph has with its calls expanded and its bodies; ``depth``: of calls around it."""
         total = 0
         for node in graph:
             key = node.domain, node.op_type, node.overload
@@ -142,14 +148,15 @@ def refuse_multiplied(model: ir.Model) -> None:
             total += 1 + counts.get(key, 0) + sum(count(body, depth) for body in bodies(node))
         return total
 
-    if (found := count(model.graph, 0) if model.functions else 0) > MOST_NODES:
+    found = count(model.graph, 0) if model.functions else 0
+    if found > MOST_NODES:
         problem = f"{found:,} nodes once functions are expanded, and {MOST_NODES:,} are the most"
         hint = "functions that call functions multiply: flatten or simplify the model first"
         raise AmpError("AMP203", problem, hint=hint)
 
 
 def unknown_versions(proto: ModelProto) -> list[str]:
-    """What is said of an opset, or a version of the file format, that the installed onnx does not know."""
+    """A sentence for each opset and IR version of an ONNX model that the installed onnx does not know."""
     said = []
     if proto.ir_version > onnx.IR_VERSION:
         said.append(f"IR version {proto.ir_version} is unknown: read as {onnx.IR_VERSION}, the newest known here")

@@ -31,7 +31,7 @@ TRAINING_STEP = "ampgraph.step"
 
 
 class OnnxGraph(RunnableOnnx):
-    """An ONNX model: onnx_ir's objects, edited in place and never rebuilt."""
+    """An ONNX model, a `core.graph.Graph`: onnx_ir's objects, edited in place and never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
 
@@ -45,25 +45,26 @@ class OnnxGraph(RunnableOnnx):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
-        """Reads an ONNX file. Raises AmpError 1xx and 2xx."""
+        """Reads, checks and repairs an ONNX file. Raises AmpError AMP101 to AMP103, AMP107, AMP204, as `io.load`."""
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._known_sorted, graph._weights_inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
-        """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""
+        """An editor of the ONNX model over its newest dataflow; raises StaleDataflow for another. Functions are copied
+        as soon as it is made, and the default opset imported for its Casts. ``signature``: as of `Graph.editor`."""
         self.require_newest(flow)
         self._admit_casts()
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Forgets all that was read of the model (dataflows, order, list of graphs), after an edit."""
+        """Behind an edit of the ONNX model, forgets all that was read of it: dataflows, order, list of graphs."""
         self._found_graphs, self._known_sorted, self._weights_inside = None, False, False
         super().edited()
 
     def prepare(self) -> None:
-        """Sorts what is unsorted, and looks at nothing that was not edited since."""
+        """Sorts the nodes of all graphs of the ONNX model, so that each stands behind what it reads, once an edit."""
         if self._known_sorted:
             return
         unsorted = [graph for graph in self._graphs() if not is_sorted(graph)]
@@ -74,11 +75,12 @@ class OnnxGraph(RunnableOnnx):
         self._known_sorted = True
 
     def repairs(self) -> list[str]:
-        """What was put right when the model was read, as ONNX Runtime does."""
+        """What was put right in the ONNX model, a sentence each: when it was read, and by `settle_shapes`."""
         return repairs_of(self.model)
 
     def settle_shapes(self) -> None:
-        """Repairs annotated shapes that cannot be, but for those of outputs, which are the model's interface."""
+        """Replaces annotated shapes of the ONNX model that contradict onnx's inference, but for those of outputs, which
+        are the model's interface and are only noted. Adds a sentence for each to `repairs`."""
         said = []
         for value, shape in contradicted(self.model):
             written, known = (str(ir.Shape(dims)) for dims in (sizes(value.shape or ()), shape))
@@ -91,7 +93,7 @@ class OnnxGraph(RunnableOnnx):
         remember(self.model, said)
 
     def fault(self) -> str:
-        """What onnx.checker says against the model, its weights left out; an empty string for a valid one."""
+        """The first line that onnx.checker says against the ONNX model, its weights left out; "" for a valid one."""
         try:
             onnx.checker.check_model(weightless(self.model))
         except (onnx.checker.ValidationError, ValueError, TypeError) as error:
@@ -99,13 +101,13 @@ class OnnxGraph(RunnableOnnx):
         return ""
 
     def _graphs(self) -> list[ir.Graph]:
-        """Every graph, bodies and functions included; the walk over all attributes is done once."""
+        """Every graph of the ONNX model, bodies and functions too, found once between edits."""
         if self._found_graphs is None:
             self._found_graphs = list(all_graphs(self.model))
         return self._found_graphs
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a training step of ours; `training_info` is refused when the model is read."""
+        """Raises AmpError AMP205 for an ONNX training step of ours; `training_info` is refused when a model is read."""
         if TRAINING_STEP in self.model.metadata_props:
             hint = (
                 "train it with ampgraph train; ampgraph export-weights writes the trained model, to be converted then"
@@ -113,67 +115,69 @@ class OnnxGraph(RunnableOnnx):
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def _admit_casts(self) -> None:
-        """Imports the default opset in the model and its functions where they lack it, or have another with the same
-        Cast: the Casts to come belong to it."""
+        """Has the ONNX model and its functions import the default opset where they do not, as the Casts to come belong
+        to it; a function of another opset gets the model's where only a Cast differs between the two."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
         for function in self.model.functions.values():
             own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
-            if own is None or (own != version and _admits_cast_of(function, own, version)):
+            if own is None or (own != version and _differs_in_cast_alone(function, own, version)):
                 function.opset_imports[""] = version
 
     def version(self) -> str:
-        """The opset of the default domain."""
+        """The ONNX model's opset of the default domain, as ``opset 18``; ``opset 0`` where it imports none."""
         versions = self.model.opset_imports
         return f"opset {versions.get('', versions.get('ai.onnx', 0))}"
 
     def metadata(self) -> Mapping[str, str]:
-        """The metadata of the model, by key."""
+        """The metadata of the ONNX model, by key: its own, not a copy."""
         return self.model.metadata_props
 
     def interface(self) -> dict[str, str]:
-        """Names of the inputs and outputs, with their types; an input with a default value cannot follow a new one."""
-        given = self.model.graph
-        inputs = [value for value in given.inputs if not value.is_initializer()]
-        types = {value.name or "": declared_type(value) for value in [*inputs, *given.outputs]}
+        """Name -> type, in words (``float32``, ``a sequence of float32``), of the ONNX model's inputs and outputs.
+        Inputs with a stored default are left out, as the default cannot follow a new type."""
+        main = self.model.graph
+        inputs = [value for value in main.inputs if not value.is_initializer()]
+        types = {value.name or "": declared_type(value) for value in [*inputs, *main.outputs]}
         words = {"seq": "a sequence of {}", "optional": "an optional {}", "other": "no dense tensor", "": "{}"}
         return {name: words[container].format(dtype) for name, (container, dtype) in types.items()}
 
     def dimensions(self) -> set[str]:
-        """Names of symbolic dimensions."""
+        """The names of symbolic dimensions in all annotated shapes of the ONNX model."""
         known = set()
-        for part in self._graphs():
-            for value in [*part.inputs, *part.outputs, *(output for node in part for output in node.outputs)]:
+        for graph in self._graphs():
+            for value in [*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)]:
                 known |= {str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
         return known
 
     def census(self) -> Census:
-        """Nodes, Casts and bytes of stored tensors by type, in all graphs."""
+        """How many nodes and Casts an ONNX model has in all graphs, and the bytes of its stored tensors by type."""
         casts = sum(node.op_type == "Cast" for graph in self._graphs() for node in graph)
         tensors = ((dtype_name(tensor.dtype), tensor.nbytes) for _, tensor in stored(self.model))
         return Census.of(sum(map(len, self._graphs())), casts, tensors)
 
     def data_files(self) -> list[Path]:
-        """The files that hold weights of the model; empty where all are inside."""
+        """The paths of the data files that hold tensors of the ONNX model; empty where all are in its own file."""
         if self._weights_inside:
             return []
         taken: set[Path] = self.model.graph.meta.get(onnx_io.TAKEN, set())
         return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the model and its data file, whole or not at all."""
+        """Writes the ONNX model and its data file, whole or not. Raises AmpError AMP105, also for a MindIR name."""
         if is_mindir(path):
             hint = "give it a name that ends in .onnx"
             raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
         onnx_io.save(self.model, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Copies the file and its data files to another name."""
+        """Copies the .onnx file ``source`` and its data files to another name. Raises as `io.copy_unchanged`."""
         onnx_io.copy_unchanged(source, target)
 
     def digest(self) -> str:
-        """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        """A digest of the ONNX model, as hexadecimal digits, that changes with its structure, types and small stored
+        tensors; those of more than 256 bytes, and text, count by type and shape alone."""
         digest = hashlib.blake2b(digest_size=16)
         for graph in self._graphs():
             parts = [str(sorted(graph.opset_imports.items()))]
@@ -193,7 +197,7 @@ class OnnxGraph(RunnableOnnx):
 
 
 def _attribute_text(attribute: ir.Attr) -> str:
-    """An attribute as the digest has it; a body is digested as a graph of its own."""
+    """An ONNX attribute as the digest has it; of bodies, digested on their own, and lists of tensors the name alone."""
     if attribute.is_ref():
         return f"{attribute.name}=@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:
@@ -204,13 +208,13 @@ def _attribute_text(attribute: ir.Attr) -> str:
 
 
 def _tensor_text(tensor: ir.TensorProtocol) -> str:
-    """A stored tensor as the digest has it: type and shape, and the numbers of a small one."""
+    """A stored ONNX tensor as the digest has it: type and shape, and the numbers of one of at most 256 bytes."""
     small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
     shape = ",".join(map(str, dims(tensor)))
     return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"
 
 
-def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
-    """Whether only a Cast tells the function's opset from the model's: onnx refuses an operator of both versions."""
+def _differs_in_cast_alone(function: ir.Function, own: int, version: int) -> bool:
+    """Whether all operators of an ONNX function but Cast are the same in two opsets; onnx takes one version of each."""
     same = all(node.domain or same_version(node.op_type, own, version) for node in function.all_nodes())
     return same and not same_version("Cast", own, version)

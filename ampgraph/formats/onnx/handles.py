@@ -24,8 +24,7 @@ class _FunctionCopy:
     graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
 
     def pair(self, old: ir.Graph, new: ir.Graph) -> None:
-        """Notes the twin of every graph, node and value of ``old``, bodies included, by walking it and its copy ``new``
-        in step."""
+        """Notes the twin of each graph, node and value of ``old``, by walking it and its copy ``new`` in step."""
         self.graphs[old] = new
         self.values.update(zip(old.inputs, new.inputs, strict=True))
         for name, value in old.initializers.items():
@@ -49,10 +48,8 @@ MadeCopies = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
 
 class Variants:
     """Copies of an ONNX model's functions: calls in which the same was decided share one, and this maps what the
-    dataflow saw (originals) to the copy that a call uses.
-
-    ``signature``: path of a function's scope -> what was decided inside, None for a path that it does not have. Making
-    the object makes the copies, and has the calls name them."""
+    dataflow saw (originals) to the copy that a call uses. ``signature``: path of a function's scope -> what was decided
+    inside, None for a path that it does not have. Making the object makes the copies, and has the calls name them."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, signature: Mapping[str, Hashable]) -> None:
         self.model, self.flow = model, flow
@@ -71,10 +68,8 @@ class Variants:
                 self._copies[scope.id] = _FunctionCopy()
 
     def _choose_copy(self, scope: Scope, made: MadeCopies, signature: Hashable) -> None:
-        """Finds the copy of an ONNX function for what was decided inside this call, or makes and adds it to ``made``,
-        and has the call name it.
-
-        The first signature of a function keeps the original. Only the first call of each copy is its `leader`."""
+        """Finds the copy of an ONNX function for what was decided inside this call, or adds it to ``made``, and has the
+        call name it. The first signature keeps the original; the first call of each copy is its `leader`."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)
@@ -103,24 +98,20 @@ class Variants:
         return copy, copies
 
     def node(self, scope: int, native: ir.Node) -> ir.Node:
-        """The node of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
-        uses the original."""
+        """The node of the ONNX file that stands for ``native`` in the function copy that a scope uses, or itself."""
         return self._copies[scope].nodes.get(native, native)
 
     def value(self, scope: int, native: ir.Value) -> ir.Value:
-        """The value of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
-        uses the original."""
+        """The value of the ONNX file that stands for ``native`` in the function copy that a scope uses, or itself."""
         return self._copies[scope].values.get(native, native)
 
     def graph(self, scope: int, native: ir.Graph | ir.Function) -> ir.Graph | ir.Function:
-        """The graph of the ONNX file that stands for ``native`` in the function copy that a scope uses; itself where it
-        uses the original."""
+        """The graph of the ONNX file that stands for ``native`` in the function copy that a scope uses, or itself."""
         return self._copies[scope].graphs.get(native, native)
 
 
 class Handles:
-    """For an ONNX editor: finds the onnx_ir (*native*) nodes, values and graphs behind handles of the dataflow, in the
-    copy of a function that a call uses."""
+    """For an ONNX editor: the onnx_ir (*native*) objects behind handles, in the function copy that a call uses."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         self.model, self.flow, self._variants = model, flow, variants
@@ -136,8 +127,7 @@ class Handles:
         return self._variants.leader[scope]
 
     def value(self, value: Value) -> ir.Value:
-        """The onnx_ir value of a handle: in the function copy that its scope uses, and after edits the one that is read
-        in its place."""
+        """The onnx_ir value of a handle, in its scope's function copy, and after edits what is read in its place."""
         native: ir.Value = value.native
         native = self._variants.value(value.scope, native) if self._variants.copied else native
         while native in self._instead:
@@ -178,8 +168,7 @@ class Handles:
         return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
-        """Makes the handle of an onnx_ir value that an edit made, by which further edits name it; its id is beyond
-        those of the dataflow."""
+        """Makes the handle of an onnx_ir value that an edit made; its id is beyond those of the dataflow."""
         self._made += 1
         self.note_type(native, dtype)
         return Value(len(self.flow.values) + self._made, native.name or "", scope, dtype, native=native)
@@ -219,8 +208,7 @@ def _names_in(graph: ir.Graph) -> Iterator[str]:
 
 
 class Placing(Handles):
-    """For an ONNX editor: puts nodes into graphs, and knows the order of those that it placed, so that a node can go
-    behind the last of several."""
+    """For an ONNX editor: puts nodes into graphs and knows their order, so one can go behind the last of several."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
@@ -231,7 +219,6 @@ class Placing(Handles):
 
     def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
         """Places a node of an ONNX scope right behind ``anchor``, or moves it there if it stands in a graph already.
-
         Where ``anchor`` is None or stands in a graph around this one: in front of all nodes of the file, behind those
         that were placed there before; the first node of the file stays where it is then."""
         graph = self.graph(scope)
@@ -259,9 +246,8 @@ class Placing(Handles):
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
         """Sort key for onnx_ir nodes of one graph by their place in it: the index of the node of the file behind which
-        it was placed (-1 for the top), then for each node placed behind that when it came.
-
-        Of those behind one node, what came later stands closer to it; at the top, what came later stands lower."""
+        it was placed (-1 for the top), then for each node placed behind that when it came. Of those behind one node,
+        what came later stands closer to it; at the top, what came later stands lower."""
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -288,8 +274,7 @@ class Casts(Placing):
         self.casts_made: list[tuple[ir.Node, str]] = []  # new Casts, each with the type that it casts to
 
     def as_type(self, value: Value, to: str) -> ir.Value:
-        """The onnx_ir value that holds ``value`` as type ``to``, for its readers in its scope: by a Cast of the file,
-        which moves up, or a new one."""
+        """The onnx_ir value that holds ``value`` as type ``to``: by a Cast of the file, which moves up, or new."""
         return self._given_as_type(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given_as_type(self, value: Value, to: str) -> ir.Value | None:
@@ -308,7 +293,6 @@ class Casts(Placing):
 
     def new_cast(self, value: Value, source: ir.Value, to: str) -> ir.Value:
         """Adds a Cast to type ``to`` to an ONNX graph, right behind what makes ``source``, and returns its result.
-
         ``source``: what it reads, which is ``value`` or is made of it; ``value`` gives the scope and the names."""
         attribute = type_attribute("to", to, self.flow.opset)
         name = self.fresh(f"{value.name}_to_{to}")
@@ -332,8 +316,7 @@ def copy_layer(source: ir.Node, target: ir.Node) -> None:
 
 
 def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
-    """An attribute of an ONNX node that names an element type: by a word before opset 6, by a number since, and where
-    the opset is unknown (0)."""
+    """An ONNX attribute that names an element type: by a word before opset 6, by a number since, and for opset 0."""
     kind = DTYPES[dtype]
     return ir.AttrString(name, kind.name) if 0 < opset < 6 else ir.AttrInt64(name, kind.value)
 
@@ -382,9 +365,8 @@ class Readers(Casts):
         self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value
     ) -> ir.Value:
         """Gives ``result`` the name and the declared shape of output ``position`` of an ONNX graph, to take its place;
-        returns it, or an Identity of it where it needs a name of its own. The old output gets another name.
-
-        A shape that is declared wrongly is not left on the old output."""
+        returns it, or an Identity of it where it needs a name of its own. The old output gets another name. A shape
+        that is declared wrongly is not left on the old output."""
         old = graph.outputs[position]
         if result.name == name:
             return result  # an output that is listed twice
@@ -407,10 +389,8 @@ class Readers(Casts):
         return result
 
     def bypass_node(self, op: ir.Node, scope: int) -> bool:
-        """Has the readers of an onnx_ir node's only result read its first input, and removes the node.
-
-        Changes nothing and returns False where the result is an output of the graph and the input cannot be: it is an
-        output too, or no node of this graph makes it."""
+        """Has the readers of an onnx_ir node's only result read its first input, and removes the node. False, and no
+        change, where an output is the result and cannot be the input: an output too, or not made in this graph."""
         source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None
         if any(output is target for output in graph.outputs):

@@ -27,8 +27,8 @@ from .data_files import (
     locations,
     own_data,
     put_mark,
-    take_in,
-    take_mark,
+    read_attributes,
+    remove_mark,
     write_data,
     written_outside,
 )
@@ -43,16 +43,13 @@ __all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", 
 
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
-"""Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
-TAKEN = "ampgraph.taken"
-"""Where it remembers the data files that attributes were read from."""
+"""Key in the meta of the main graph of a model that was just read -> whether it has no data files."""
+TAKEN = "ampgraph.taken"  # key in the same -> the data files that attributes were read from
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
-    """Reads a model; its external tensors stay on disk, mapped when they are read.
-
-    Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
-    """
+    """Reads, checks and repairs an ONNX model; its external tensors stay on disk, mapped when they are read. Raises
+    AmpError: AMP101 no file, AMP102 no model, AMP103 bad external data, AMP107 holds training, AMP204 faulty nodes."""
     path = Path(path)
     proto, held, outside = _checked_proto(path)
     model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
@@ -61,12 +58,13 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """An ONNX model as it is in its file, its tensors checked. Raises AmpError as `load` does."""
+    """An ONNX model as it is in its file, its tensors checked but not its nodes. Raises AmpError AMP101 to AMP103."""
     return _checked_proto(path)[0]
 
 
 def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
-    """A file's proto, its graphs (found in one walk), and whether it has data files; tensors are checked."""
+    """(ModelProto of an ONNX file, its `holders`, whether it has data files), once the tensors and the mark of the data
+    file are checked. Raises AmpError AMP101 to AMP103."""
     proto, where = onnx.ModelProto(), str(path)
     with content(path, ".onnx") as data:
         try:
@@ -85,7 +83,8 @@ def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
+    """The onnx_ir model of a ModelProto in memory, which is used up; ``folder``: where its data files are, None where
+    it names them by itself. Raises AmpError AMP102 (no sense), AMP107 (holds training), AMP204 (faulty nodes)."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
     model = _model_of_proto(proto, held, folder, "model")
@@ -93,19 +92,21 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
 
 
 def hold_attributes(model: ir.Model) -> ir.Model:
-    """Reads tensors of attributes that lie in data files into memory (Constants' stay), and remembers the files."""
-    if taken := take_in(all_graphs(model)):
-        model.graph.meta[TAKEN] = taken
+    """Reads tensors of an ONNX model's attributes that lie in data files into memory (Constants' stay there), and
+    remembers the files under `TAKEN`. Returns the model, which is changed in place."""
+    files = read_attributes(all_graphs(model))
+    if files:
+        model.graph.meta[TAKEN] = files
     return model
 
 
 def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
-    """The model of a proto, whose faults are refused or repaired and noted; ``held``: what holds its tensors;
-    ``folder``: where its data files are."""
+    """The onnx_ir model of a ModelProto, whose faults are refused or repaired and noted. ``held``: its `holders`;
+    ``folder``: where its data files are, None without any; ``where``: how messages name it."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
-    take_mark(proto)
+    remove_mark(proto)
     refuse_nodes(proto, held, where)
     said, held = repair(proto, held, where)
     said += unknown_versions(proto)
@@ -136,13 +137,11 @@ def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | N
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
-
-    The data file is ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that
-    is somebody else's or what the model itself reads. Data and model are renamed one after the other: where that is cut
-    short, their marks differ and `load` refuses the pair.
-    Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
-    """
+    """Writes an ONNX model, and beside it one data file if the input had one or 2 GB are passed. The data file is
+    ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that is somebody else's
+    or what the model itself reads. Data and model are renamed one after the other: where that is cut short, their marks
+    differ and `load` refuses the pair. The model in memory keeps reading the files that it was loaded from. Raises
+    AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind."""
     path = Path(path)
     with whole_files(path, "-o") as temporary:
         outside = written_outside(model)
@@ -168,7 +167,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
 
 
 def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes the data files of the model that was replaced, but for those in ``used`` (real paths)."""
+    """Removes data files of a replaced ONNX model, ``own`` names in ``folder``, but for ``used`` ones (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)
@@ -176,7 +175,8 @@ def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
 
 @contextlib.contextmanager
 def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
-    """Moves a data file where it belongs; if what follows fails, everything is as it was before."""
+    """For a `with` statement: moves an ONNX data file to ``target``; if the body fails, moves it away again and puts
+    what was there before back. ``aside``: a free path for that, whose file the caller removes."""
     if target.exists():
         os.replace(target, aside)
     try:
@@ -190,7 +190,8 @@ def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[No
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Copies an ONNX model's file to another name, data files included, where nothing changes."""
+    """Copies an ONNX model's file to another name, and its data files beside that under their own names, for a model in
+    which nothing changes. Raises AmpError AMP105 for what cannot be written, or another model's data file there."""
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
@@ -209,7 +210,8 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
 
 
 def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:
-    """Whether the data file of a model to be copied is there already. AmpError AMP105 for one not to be replaced."""
+    """Whether the data file ``origin`` of an ONNX model to be copied is at ``target`` already; ``replaced``: whether
+    another file there may be replaced. Raises AmpError AMP105 for one that may not."""
     if not target.exists():
         return False
     if os.path.samefile(target, origin) or filecmp.cmp(target, origin, shallow=False):

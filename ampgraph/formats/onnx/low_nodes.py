@@ -1,5 +1,7 @@
-"""Nodes that compute in float32 and round to a low type at each step, as kernels do: numbers lie as rows, of which a
-*lane* adds up some, one a *turn*."""
+"""Nodes for strict runs that compute in float32 and round to a low type at each step, as kernels do.
+
+Numbers lie as rows of a matrix. A *lane* is one of several sums that a kernel keeps beside each other; at each *turn*
+every lane takes its next number, or numbers. A Scan has a step a turn."""
 
 from __future__ import annotations
 
@@ -14,20 +16,19 @@ from ...core.dataflow import FLOAT32
 
 AXES_AS_INPUT = 13  # the opset from which Unsqueeze is told its axes by an operand
 OPEN_ROWS = 11  # the opset from which rows of any length are read: Range is there
-LANES, LANES_OF_ONE = 64, 256
-"""In which WebGPU's reductions add up, and those that have one result."""
+LANES, LANES_OF_ONE = 64, 256  # how many lanes WebGPU's reductions have, and those with a single result
 
 WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
 """Attributes that say which places a convolution or a pool meets."""
 
 Turn = Callable[["LowNodes", Sequence[ir.Value], Sequence[ir.Value]], list[ir.Value]]
-"""What a turn of a Scan makes of what the turn before has left, and of slices."""
+"""(writer of the Scan's body, values that the turn before left, slices of this turn) -> what this turn leaves."""
 
 
 class LowNodes:
-    """Writes nodes in float32 and keeps them in ``nodes``, in their order, in no graph yet.
-
-    ``to``: Cast's attribute by type; ``name``: makes a name that is free; ``fused``: products are not rounded."""
+    """Writes nodes that round as kernels do, in float32, and keeps them in ``nodes``, in their order, in no graph yet.
+    ``opset``: of the standard operators; ``to``: type -> Cast's attribute; ``name``: makes a free name of one;
+    ``fused``: products are not rounded, as in fused multiply-adds."""
 
     def __init__(self, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str], fused: bool) -> None:
         self.opset, self._to, self._name, self.fused = opset, to, name, fused
@@ -36,15 +37,16 @@ class LowNodes:
     def scan(
         self, starts: Sequence[ir.Value], reads: Sequence[ir.Value], axes: Sequence[int], rank: int, step: Turn
     ) -> list[ir.Value]:
-        """As kernels round: a turn for each place of ``axes``; what the last leaves of ``starts``, each of ``rank``."""
-        inner = LowNodes(self.opset, self._to, self._name, self.fused)
+        """As kernels round, adds a Scan: ``step`` is done for each index along ``axes`` (an axis for each of
+        ``reads``), first on ``starts``. Returns what the last turn leaves of them, each of ``rank``."""
+        writer = LowNodes(self.opset, self._to, self._name, self.fused)
         names = [*(self._name("@sum") for _ in starts), *(self._name("@slice") for _ in reads)]
-        given = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
+        formals = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
         count = len(starts)
-        found = step(inner, given[:count], given[count:])
-        for value in (*given[:count], *found):  # a runtime that infers none asks for it
+        results = step(writer, formals[:count], formals[count:])
+        for value in (*formals[:count], *results):  # a runtime that infers none asks for it
             value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([None] * rank)
-        body = ir.Graph(given, found, nodes=inner.nodes, name=self._name("@step"))
+        body = ir.Graph(formals, results, nodes=writer.nodes, name=self._name("@step"))
         attributes: dict[str, Any] = {"body": body, "num_scan_inputs": len(reads), "scan_input_axes": list(axes)}
         node = ir.node("Scan", [*starts, *reads], attributes, num_outputs=count)
         for output in node.outputs[1:]:
@@ -52,24 +54,24 @@ class LowNodes:
         self.add(node)
         return list(node.outputs)
 
-    def summed(
+    def sum_of_products(
         self, start: ir.Value, reads: Sequence[ir.Value], axes: Sequence[int], rank: int, dtype: str, kind: str = "Mul",
         attributes: Mapping[str, Any] | None = None,
     ) -> ir.Value:  # fmt: skip
-        """As kernels round: a sum of products, a turn for each place of ``axes``: of the first half of ``reads`` with
-        the second one, all added up before they are added to it. ``rank``: of the sum; ``kind``, ``attributes``: of
-        what multiplies."""
+        """As kernels round: ``start`` plus, a turn for each index along ``axes``, the products of the first half of
+        ``reads`` with the second half, one a lane: those of a turn are added up, then added to the sum, each result
+        rounded to ``dtype``. ``rank``: of the sum; ``kind``, ``attributes``: of the operator that multiplies."""
         lanes = len(reads) // 2
 
-        def turn(inner: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
+        def turn(writer: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
             pairs = zip(slices[:lanes], slices[lanes:], strict=True)
-            products = [inner.do(kind, pair, **(attributes or {})) for pair in pairs]
+            products = [writer.do(kind, pair, **(attributes or {})) for pair in pairs]
             if not self.fused:
-                products = [inner.rounded(product, dtype) for product in products]
+                products = [writer.round_to(product, dtype) for product in products]
             added = products[0]
             for product in products[1:]:
-                added = inner.rounded(inner.do("Add", [added, product]), dtype)
-            return [inner.rounded(inner.do("Add", [totals[0], added]), dtype)]
+                added = writer.round_to(writer.do("Add", [added, product]), dtype)
+            return [writer.round_to(writer.do("Add", [totals[0], added]), dtype)]
 
         return self.scan([start], reads, axes, rank, turn)[0]
 
@@ -77,25 +79,27 @@ class LowNodes:
         self, rows: ir.Value, count: int, shape: tuple[int, int], limits: tuple[ir.Value | int, ir.Value | int],
         filling: float,
     ) -> ir.Value:  # fmt: skip
-        """As kernels round: what each lane reads at each turn: [rows, turns, lanes, numbers], else ``filling``.
-
-        ``count``: how long a row is, 0 where that is open (from opset 11 on); ``shape``: lanes and numbers; ``limits``:
-        how many of them are used, values where ``count`` is open."""
+        """As kernels round: the numbers of a matrix that each lane reads at each turn, [rows, turns, lanes, numbers];
+        ``filling`` where there are no more. ``count``: the length of a row, 0 where that is open (from opset 11 on);
+        ``shape``: (lanes, numbers) of the result; ``limits``: how many are used, values where it is open."""
         lane, place = np.arange(shape[0]).reshape(1, -1, 1), np.arange(shape[1]).reshape(1, 1, -1)
-        column = [np.ones(1, bool), np.array([filling], np.float32)]
-        nothing = self.do("Where", [*map(self.constant, column), self.taken(rows, np.array([0]))])
-        padded = self.do("Concat", [rows, nothing], axis=1)
-        if isinstance(used := limits[0], int) and isinstance(width := limits[1], int):
+        always, number = self.constant(np.ones(1, bool)), self.constant(np.array([filling], np.float32))
+        filled = self.do("Where", [always, number, self.columns(rows, np.array([0]))])
+        padded = self.do("Concat", [rows, filled], axis=1)
+        used, width = limits
+        if isinstance(used, int) and isinstance(width, int):
             turns = np.arange(-(-count // (used * width))).reshape(-1, 1, 1)
             index = (turns * used + lane) * width + place
-            return self.taken(padded, np.where((place < width) & (lane < used) & (index < count), index, count))
+            return self.columns(padded, np.where((place < width) & (lane < used) & (index < count), index, count))
         used, width = (self.constant(np.array(n)) if isinstance(n, int) else n for n in limits)
-        return self.taken_by(padded, self._open_index(self.length(rows), (lane, place), (used, width)))
+        index_value = self._open_index(self.length(rows), (lane, place), (used, width))
+        return self.do("Gather", [padded, index_value], axis=1)
 
     def _open_index(
         self, count: ir.Value, at: tuple[Array, Array], limits: tuple[ir.Value, ir.Value]
     ) -> ir.Value:  # fmt: skip
-        """Where each lane reads at each turn; ``count`` where there is nothing."""
+        """As kernels round, where rows have any length ``count``: the column that each lane reads at each turn, [turns,
+        lanes, numbers], or ``count``. ``at``: indices of lanes, and of their numbers; ``limits``: how many are used."""
         lane, place, (used, width) = self.constant(at[0]), self.constant(at[1]), limits
         at_once = self.do("Mul", [used, width])
         last = self.do("Sub", [self.do("Add", [count, at_once]), self.constant(np.array(1))])
@@ -108,34 +112,31 @@ class LowNodes:
         return self.do("Where", [there, index, count])
 
     def length(self, rows: ir.Value) -> ir.Value:
-        """As kernels round: the length of each row, a scalar: the second size of a matrix."""
+        """As kernels round: the length of a matrix's rows, an int64 scalar."""
         return self.do("Gather", [self.do("Shape", [rows]), self.constant(np.array(1))])
 
-    def taken_by(self, rows: ir.Value, places: ir.Value) -> ir.Value:
-        """As kernels round: what stands at places of the second axis that other nodes compute."""
-        return self.do("Gather", [rows, places], axis=1)
+    def columns(self, rows: ir.Value, places: Array) -> ir.Value:
+        """As kernels round: the columns of a matrix at ``places``, whose shape stands in place of the second axis."""
+        return self.do("Gather", [rows, self.constant(places)], axis=1)
 
-    def taken(self, rows: ir.Value, places: Array) -> ir.Value:
-        """As kernels round: what stands at given places of the second axis."""
-        return self.taken_by(rows, self.constant(places))
-
-    def slides_as(self, node: ir.Node, made: ir.Value) -> None:
-        """Gives what makes a value the windows of a convolution or pool."""
-        assert (maker := made.producer()) is not None
+    def copy_window(self, node: ir.Node, made: ir.Value) -> None:
+        """As kernels round: gives the node that makes ``made`` the window of a convolution or pool (`WINDOW`)."""
+        maker = made.producer()
+        assert maker is not None
         maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
 
-    def unsqueezed(self, value: ir.Value, axis: int) -> ir.Value:
+    def unsqueeze(self, value: ir.Value, axis: int) -> ir.Value:
         """As kernels round: a value with one more axis, of length 1, at ``axis``."""
         if self.opset >= AXES_AS_INPUT:
             return self.do("Unsqueeze", [value, self.constant(np.array([axis]))])
         return self.do("Unsqueeze", [value], axes=[axis])
 
-    def rounded(self, value: ir.Value, dtype: str) -> ir.Value:
-        """A float32 value rounded to a low type, in float32 again: by two Casts."""
+    def round_to(self, value: ir.Value, dtype: str) -> ir.Value:
+        """As kernels round: a float32 value rounded to ``dtype``, in float32 again, by two Casts."""
         for name in (dtype, FLOAT32):
-            value = self.do("Cast", [value])
-            assert (maker := value.producer()) is not None
-            maker.attributes["to"] = self._to[name]
+            node = ir.node("Cast", [value])
+            node.attributes["to"] = self._to[name]
+            value = self.add(node)
         return value
 
     def reshape(self, value: ir.Value | None, sizes: Sequence[int]) -> ir.Value:
@@ -143,15 +144,15 @@ class LowNodes:
         return self.do("Reshape", [value, self.constant(np.array(sizes))])
 
     def constant(self, array: Array) -> ir.Value:
-        """An array as a Constant node."""
+        """As kernels round: adds a Constant node with the numbers of an array, and returns its result."""
         return self.do("Constant", [], value=ir.Tensor(array))
 
     def do(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
-        """Adds a node of a standard operator; its one result."""
+        """As kernels round: adds a node of a standard operator, and returns its one result."""
         return self.add(ir.node(kind, inputs, attributes))
 
     def add(self, node: ir.Node) -> ir.Value:
-        """Adds a node whose first result gets a free name; that result."""
+        """As kernels round: adds a node, gives its first result a free name, and returns that result."""
         node.name, node.outputs[0].name = "", self._name("@a")
         self.nodes.append(node)
         return node.outputs[0]

@@ -28,14 +28,12 @@ from .schemas import (
 )
 from .types import Type, declared_type, dtype_name, element_type, native_type, type_numbered
 
-PLAIN = (type(None), int, float, str, bytes, tuple, list)
-"""The Python types of most attributes' values."""
+PLAIN = (type(None), int, float, str, bytes, tuple, list)  # types of most attributes' values
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """What nodes of one ONNX operator with the same numbers of inputs and outputs have in common under one opset.
-
     ``kind``: ``Conv``, ``com.microsoft::Gelu``; ``opset``: of the operator's domain; ``slots``: None for an operator
     without a schema; ``control``: whether it may call a function or have bodies."""
 
@@ -48,7 +46,6 @@ class Form:
 @dataclass(eq=False)
 class Environment:
     """What names mean in the main graph of an ONNX model, in a body, or in a function as called from one place.
-
     ``opsets``: domain -> imported version; ``attributes``: attribute parameter of the function -> what the call gave
     (empty in the main graph); ``table``: native value -> id of the dataflow's value; ``forms``: (domain, operator,
     number of inputs, of outputs) -> form of nodes that were read."""
@@ -66,8 +63,7 @@ class Environment:
         return attribute
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """The value of a node's attribute, from the ONNX function's call where it refers to a parameter; None when it
-        is absent, and when the call gave none."""
+        """The value of an ONNX node's attribute, as `resolve` finds it; None when it is absent, or not given."""
         found = node.attributes.get(name)
         if found is None:
             return None
@@ -87,8 +83,7 @@ class OnnxValues(FlowBuilder):
     def enter(
         self, path: str, parent: int, op: int, kind: str, times: int, native: ir.Graph | ir.Function, env: Environment
     ) -> Scope:
-        """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the other arguments are fields
-        of `Scope`."""
+        """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the rest is as in `Scope`."""
         self.environments.append(env)
         return self.scope(path, parent, op, kind, times, native)
 
@@ -121,9 +116,8 @@ class OnnxValues(FlowBuilder):
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The dataflow's value for a native value that an ONNX graph reads, of its own scope or of one around it.
-
-        One that is not known yet is added: nothing defines it, or the graph is unsorted."""
+        """The dataflow's value for a native value that an ONNX graph reads, of its own scope or of one around it. One
+        that is not known yet is added: nothing defines it, or the graph is unsorted."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
@@ -134,9 +128,8 @@ class OnnxValues(FlowBuilder):
         return value
 
     def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
-        """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters.
-
-        One that is listed as an input too is an input, as callers may replace it: inputs must be added before."""
+        """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters. One that is listed
+        as an input too is an input, as callers may replace it: inputs must be added before."""
         for native in graph.initializers.values():
             if native not in env.table and native.const_value is not None:
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
@@ -163,13 +156,11 @@ class OnnxValues(FlowBuilder):
         self.use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:
-        """The value of an ONNX operator's attribute as onnx_ir has it, from the function's call where it refers to a
-        parameter; None when absent."""
+        """The value of an ONNX operator's attribute as onnx_ir has it, references resolved; None when absent."""
         return self.environments[op.scope].attribute(op.native, name)
 
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
-        """The value of an ONNX operator's attribute for readers that know no format: as `attribute`, but a tensor is a
-        numpy array."""
+        """An ONNX operator's `attribute` for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
         if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
             plain: AttributeValue = value
@@ -217,8 +208,7 @@ def _type_of_proto(proto: onnx.TypeProto) -> Type:
 
 
 CALLER = "its value comes from the caller"
-BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-"""Types of attributes that hold the bodies of an operator."""
+BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)  # types of attributes that hold bodies
 
 
 def body_types(op: Op) -> str:
@@ -227,8 +217,7 @@ def body_types(op: Op) -> str:
 
 
 def _types_by_list(op: Op) -> frozenset[str]:
-    """The types that a user's list may admit for an ONNX operator without a schema: the low types, or none where its
-    domain is ONNX's own."""
+    """The low types that a user's list may admit for an operator without a schema; none if its domain is ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
@@ -278,10 +267,8 @@ class OnnxOperators(OnnxValues):
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Reads one slot of an ONNX node: its type, its unit if that is float32, the reads of its inputs, the type of
-        its outputs. Notes a conflict where it does not admit a low type that it has.
-
-        The first input of known type gives the type, else `_output_type`. ``version``: since_version of the operator's
-        schema; ``opset``: that is in force for it."""
+        its outputs. Notes a conflict where it does not admit a low type that it has. The first input of known type
+        gives the type, else `_output_type`. ``version``: since_version of the schema."""
         values, uses, inputs = self.flow.values, self.flow.uses, op.inputs
         for position in slot.inputs:
             if inputs[position] != NONE and values[inputs[position]].dtype:
@@ -314,9 +301,7 @@ class OnnxOperators(OnnxValues):
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
         """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
-        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict.
-
-        ``unit``: of the slot, NONE if it is not float32; ``position``: of the value among the inputs."""
+        type becomes float32 where the slot is, as must stay; another type is a conflict. ``unit``: of the slot."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
@@ -356,10 +341,8 @@ class OnnxOperators(OnnxValues):
         return "", ""
 
     def _named_type(self, op: Op) -> Type | None:
-        """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names.
-
-        Where it is absent: that of the operand that the operator follows (a DequantizeLinear its scale), else float32;
-        None for a QuantizeLinear, whose zero point has the type."""
+        """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names. Where it is
+        absent: that of the operand that it follows, else float32; None for a QuantizeLinear: its zero point has it."""
         named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6
@@ -373,8 +356,7 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Reads an ONNX Constant: its result is a weight where the numbers are in the node, else a value that stays as
-        it is, as a function's caller gives the attribute."""
+        """Reads an ONNX Constant: a weight, or a value that stays as it is, as a function's caller gives it."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True

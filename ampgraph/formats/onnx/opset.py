@@ -14,7 +14,9 @@ from .native import remember, repairs_of
 
 
 def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
-    """The model in another opset. Raises AmpError AMP307 where there is no way."""
+    """A new graph of the ONNX model in another opset of the default domain; ``graph`` stays as it is. Declared types of
+    inputs and outputs, exporters' layers and notes on repairs are those of ``graph``. Raises AmpError AMP307 for an
+    opset that onnx does not know, a model with functions, and what its converter cannot move."""
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
         raise AmpError(
@@ -28,7 +30,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             "a model with functions of its own cannot be moved to another opset",
             hint="omit --opset, or inline the functions first (onnx.inliner)",
         )
-    before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
+    old_opset = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
         proto = onnx.version_converter.convert_version(onnx_io.to_proto(graph.model), opset)
@@ -42,18 +44,14 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     proto.ir_version = max(proto.ir_version, least)  # a body of IR 3 may hold no tensor, and that of a later one may
     moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
     remember(moved, repairs_of(graph.model))
-    before_and_after = zip(
-        (*graph.model.graph.inputs, *graph.model.graph.outputs),
-        (*moved.graph.inputs, *moved.graph.outputs),
-        strict=True,
-    )
-    for given, value in before_and_after:
-        value.type, value.shape = given.type, given.shape  # the converter infers sizes anew
+    given = (*graph.model.graph.inputs, *graph.model.graph.outputs)
+    for old, value in zip(given, (*moved.graph.inputs, *moved.graph.outputs), strict=True):
+        value.type, value.shape = old.type, old.shape  # the converter infers sizes anew
     layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
     for node in moved.graph.all_nodes():
         if not node.metadata_props and node.name in layers:
             node.metadata_props.update(layers[node.name])  # the converter forgets the exporter's scopes
-    if before < 11 <= opset:
+    if old_opset < 11 <= opset:
         enlarging = {node.outputs[0].name for node in graph.model.graph.all_nodes() if node.op_type == "Upsample"}
         for node in moved.graph.all_nodes():
             if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
@@ -62,10 +60,10 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
 
 
 def _keep_old_resize(node: ir.Node, enlarges: bool) -> None:
-    """Tells a Resize how it worked before opset 11; the converter leaves it to the newer defaults, which differ.
-
-    Coordinates were divided by the scale, and "nearest" was rounded down; ONNX Runtime rounds up where it shrinks.
-    """
+    """Writes into the attributes of a Resize, moved to opset 11 or later, how it worked before; onnx's converter leaves
+    it to the newer defaults, which differ. Coordinates were divided by the scale, and "nearest" was rounded down; ONNX
+    Runtime rounds up where it shrinks. ``enlarges``: whether it was an Upsample, for one whose scales are not stored.
+    Raises AmpError AMP307 for "nearest" that may both shrink and enlarge."""
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     mode = node.attributes.get("mode")
     if mode is not None and mode.as_string() != "nearest":

@@ -1,4 +1,4 @@
-"""What exporters say of nodes, and what is written for viewers: layers, frameworks' operators, places, our reasons."""
+"""What exporters say of an ONNX model's nodes (layers, operators, places), and what we write for viewers: reasons."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .walk import captured
 
 
 def layer_of(op: Op) -> str:
-    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
+    """The layer of an ONNX operator, as `layer_of_node` finds it."""
     return layer_of_node(op.native)
 
 
 def layer_of_node(node: ir.Node) -> str:
-    """The exporter's scope of a native node, dot separated, or the folders of its slash-separated name."""
+    """The layer that an onnx_ir node belongs to, dot separated: the innermost module of the exporter's scopes, else the
+    folders of its slash-separated name; "" for a node without either."""
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     if scopes:
         names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
@@ -40,24 +41,22 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 class Origins:
-    """Where nodes came from, each read once."""
+    """What ONNX nodes were exported from, by operator; each is read once."""
 
     def __init__(self) -> None:
         self._known: dict[int, Origin | None] = {}
 
     def __call__(self, op: Op) -> Origin | None:
-        """The framework's operator that a node was exported from; None where the exporter does not say it."""
+        """The framework's operator that an ONNX operator was exported from; None where the exporter does not say it."""
         if op.id not in self._known:
             self._known[op.id] = origin_of_node(op.native)
         return self._known[op.id]
 
 
 def origin_of_node(node: ir.Node) -> Origin | None:
-    """What a node was exported from. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
-
-    torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear :
-    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it.
-    """
+    """What an onnx_ir node was exported from: ``torch::CLASS`` of each module around it, then ``aten::NAME``; None
+    where the exporter does not say it. torch.onnx.export(dynamo=True) writes the exported graph's line of a node,
+    ``%linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and classes."""
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:
@@ -70,21 +69,23 @@ def origin_of_node(node: ir.Node) -> Origin | None:
     return Origin(found[1], (*modules, f"{found[2]}::{found[3]}"), tuple(scopes), reads)
 
 
-Functions = Mapping[tuple[str, str, str], ir.Function]
+Functions = Mapping[tuple[str, str, str], ir.Function]  # by (domain, name, overload)
 
 
 def read_sites(model: ir.Model, flat: ir.Model) -> tuple[Site, ...]:
-    """The nodes of a file's main graph as runs name them; ``flat`` is the same model with functions inlined."""
+    """A `Site` for each node of the main graph of ``flat``, the ONNX ``model`` with its functions inlined, in order:
+    its names in the file, if the inliner wrote the nodes as `_nodes_as_inlined` does, else those in ``flat``."""
     before, after = list(_nodes_as_inlined(model.graph, model.functions, "")), list(flat.graph)
     if [node.op_type for node, _ in before] != [node.op_type for node in after]:
-        before = [(node, "") for node in after]  # the inliner wrote nodes of its own: the names are then its names
+        before = [(node, "") for node in after]  # the inliner wrote nodes of its own
     return tuple(_site_of(old, path, new) for (old, path), new in zip(before, after, strict=True))
 
 
 def _nodes_as_inlined(
     nodes: Iterable[ir.Node], functions: Functions, path: str, depth: int = 0
 ) -> Iterator[tuple[ir.Node, str]]:
-    """Nodes in the order in which the inliner writes them, with the path of calls around them."""
+    """(node, path of calls around it) of ONNX nodes and those of the functions that they call, in the order in which
+    onnx's inliner writes them. ``depth``: of calls; beyond 64 a call is left as a node, as functions may recurse."""
     for node in nodes:
         called = functions.get((node.domain, node.op_type, node.overload)) if depth < 64 else None
         if called is None:
@@ -95,10 +96,10 @@ def _nodes_as_inlined(
 
 
 def _site_of(old: ir.Node, path: str, new: ir.Node) -> Site:
-    """Where a node of a file stands, once its functions are inlined, with the names that it reads and writes."""
-    inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
+    """The `Site` of an ONNX node: ``old`` in the file, at a ``path`` of calls, and ``new`` in the inlined model."""
+    read = ["" if value is None else value.name or "" for value in (*new.inputs, *captured(new))]
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
-    return Site(old.name or "", kind_of(new), path, layer_of_node(old), inputs, made, written)
+    return Site(old.name or "", kind_of(new), path, layer_of_node(old), tuple(read), made, written)
 
 
 NODE_METADATA = 10  # the IR version that gave nodes metadata
@@ -106,7 +107,8 @@ CAST = "cast: for what reads it in this type"
 
 
 def describe(model: ir.Model, rows: Iterable[tuple[ir.Node, str, str]], about: Mapping[str, str]) -> None:
-    """Writes (node, type, reason) rows, and what is said of the model. Entries that are there stay as they are."""
+    """Writes (node, type, reason) of ``rows`` and the entries ``about`` into the metadata of an ONNX model: of nodes
+    into their own, from IR version 10 on, else as one table. Entries that are there stay as they are."""
     if (model.ir_version or 0) >= NODE_METADATA:
         for node, dtype, reason in rows:
             own = node.metadata_props
@@ -119,7 +121,7 @@ def describe(model: ir.Model, rows: Iterable[tuple[ir.Node, str, str]], about: M
 
 
 def _reasons_table(rows: Iterable[tuple[ir.Node, str, str]]) -> str:
-    """{type: {reason: names of nodes, of first outputs where nodes have none}} as JSON."""
+    """The (node, type, reason) rows of an older ONNX model as JSON: {type: {reason: names of nodes or outputs}}."""
     table: dict[str, dict[str, list[str]]] = {}
     for node, dtype, reason in rows:
         name = node.name or next((value.name for value in node.outputs if value.name), "")

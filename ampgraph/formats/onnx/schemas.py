@@ -1,4 +1,4 @@
-"""Operator schemas as slots: which inputs and outputs share a type, and which types it may be.
+"""Schemas of ONNX operators as slots: which inputs and outputs share a type, and which types it may be.
 
 ai.onnx and ai.onnx.ml come from the installed onnx; com.microsoft comes from op_lists/schemas as data.
 """
@@ -21,7 +21,8 @@ _NAMES = {"float": "float32", "double": "float64"}
 
 @dataclass(frozen=True)
 class Formal:
-    """A formal input or output: ``type`` is a type variable (``T``) or a literal type (``tensor(int64)``)."""
+    """An input or output in an ONNX operator's schema: ``type`` is a type variable (``T``) or a literal type
+    (``tensor(int64)``); ``variadic``: it may repeat; ``homogeneous``: then all have one type."""
 
     name: str
     type: str
@@ -31,7 +32,7 @@ class Formal:
 
 @dataclass(frozen=True)
 class Schema:
-    """What an operator version takes and gives; ``constraints``: type variable -> allowed ONNX type strings."""
+    """What one version of an ONNX operator takes and gives; ``constraints``: type variable -> allowed type strings."""
 
     kind: str
     since_version: int
@@ -46,7 +47,8 @@ def kind_of(domain: str, op_type: str) -> str:
 
 
 def element(type_string: str) -> tuple[str, str]:
-    """``("seq", "float32")`` for ``seq(tensor(float))``: the container and the element type."""
+    """(container, element type) of an ONNX type string: ``("seq", "float32")`` for ``seq(tensor(float))``, the
+    outermost of nested containers; ``("other", "")`` for maps and sparse tensors."""
     container = ""
     for prefix in ("optional", "seq"):
         if type_string.startswith(prefix + "("):
@@ -54,18 +56,18 @@ def element(type_string: str) -> tuple[str, str]:
             type_string = type_string[len(prefix) + 1 : -1]
     if not type_string.startswith("tensor("):
         return "other", ""
-    inner = type_string[7:-1]
-    return container, _NAMES.get(inner, inner)
+    name = type_string[7:-1]
+    return container, _NAMES.get(name, name)
 
 
 @functools.cache
 def allowed(types: frozenset[str]) -> frozenset[tuple[str, str]]:
-    """The (container, element type) pairs of a type constraint."""
+    """The (container, element type) pairs of the type strings of an ONNX type constraint."""
     return frozenset(element(t) for t in types)
 
 
 def opset_of_ir(ir_version: int) -> int:
-    """The newest opset that a reader of this IR version is sure to know."""
+    """The newest opset of ONNX that a reader of this IR version is sure to know."""
     known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
     return max(known) if known else 13
 
@@ -100,7 +102,7 @@ def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
 
 
 def _schema_of(found: onnx.defs.OpSchema) -> Schema:
-    """The schema of an operator as onnx declares it, in the terms of `Schema`."""
+    """The schema of an ONNX operator as the onnx package declares it, as a `Schema`."""
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
     def formals(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
@@ -113,7 +115,7 @@ def _schema_of(found: onnx.defs.OpSchema) -> Schema:
 
 @functools.lru_cache(maxsize=1)
 def _data_schemas() -> dict[tuple[str, str], Schema]:
-    """The schemas of com.microsoft's operators for ONNX files, of op_lists/schemas, the newest version of each."""
+    """(domain, operator) -> newest schema of com.microsoft's operators in ONNX files, from op_lists/schemas."""
     table: dict[tuple[str, str], Schema] = {}
     text = resources.files("ampgraph.op_lists").joinpath("schemas/com_microsoft.json").read_text(encoding="utf-8")
     for row in json.loads(text)["operators"]:
@@ -146,7 +148,7 @@ DTYPE_ATTRIBUTES = {
     "RandomUniformLike": "dtype",
     "SequenceEmpty": "dtype",
 }
-"""Operators whose output type an attribute names."""
+"""Operators -> the attribute that names the type of their output."""
 
 FOLLOWS_INPUT = {"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli"}
 """Of those, the ones that take the type of their first input when the attribute is absent."""
@@ -163,24 +165,24 @@ LINKED = {
     "SequenceInsert": ("T", "S"),
     "SplitToSequence": ("T", "S"),
 }
-"""Container operators: the slot that gives the element type and the slot that takes it."""
+"""Operators on containers -> (the slot that gives the element type, the slot that takes it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSlot:
-    """One slot: the positions that share a type. ``literal`` is set where the schema names the type itself."""
+    """One slot of an ONNX node: the positions of its inputs and outputs that share a type."""
 
     slot: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     admits: frozenset[tuple[str, str]]  # (container, element type)
     low: Mapping[str, frozenset[str]]  # by container, the low types among them
-    literal: tuple[str, str] | None = None
+    literal: tuple[str, str] | None = None  # the type where the schema names it itself; None for a type variable
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSlots:
-    """All slots of one node, for its operator in one version."""
+    """All slots of one ONNX node; ``version``: since_version of its operator's schema."""
 
     kind: str
     version: int
@@ -189,11 +191,13 @@ class NodeSlots:
 
 @functools.cache
 def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> NodeSlots | None:
-    """The slots of a node with that many inputs and outputs; None for an operator without a schema."""
+    """The slots of an ONNX node with that many inputs and outputs; None for an operator without a schema, or whose
+    schema does not have as many. A slot is named after its type variable, ``T``; ``T@i2`` for one of several inputs of
+    type T that need not agree; ``name:tensor(int64)`` where the schema names the type itself."""
     found = schema(domain, op_type, opset)
     if found is None:
         return None
-    positions: dict[str, tuple[list[int], list[int]]] = {}
+    positions: dict[str, tuple[list[int], list[int]]] = {}  # slot -> positions of its inputs, of its outputs
     for side, formals, count in ((0, found.inputs, inputs), (1, found.outputs, outputs)):
         for position in range(count):
             formal = _formal_at(formals, position)
@@ -215,7 +219,7 @@ def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -
 
 
 def _low_by_container(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
-    """The low types among what a type variable admits, by container (tensor, sequence, optional)."""
+    """Container ("" for a tensor, ``seq``, ``optional``) -> the low types that an ONNX type variable admits in it."""
     found: dict[str, set[str]] = {}
     for container, dtype in admits:
         if dtype in LOW:
@@ -224,7 +228,7 @@ def _low_by_container(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozens
 
 
 def _formal_at(formals: tuple[Formal, ...], position: int) -> Formal | None:
-    """The declared parameter at a position; the last one again where it is variadic, None beyond the end."""
+    """What an ONNX schema declares at a position; the last one again where it is variadic, None beyond the end."""
     if position < len(formals):
         return formals[position]
     return formals[-1] if formals and formals[-1].variadic else None

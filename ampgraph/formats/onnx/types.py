@@ -11,7 +11,8 @@ from ...core.dataflow import FLOAT32
 from ...core.graph import Attribute
 
 Type = tuple[str, str]
-"""Container (``seq``, ``optional``, ``other`` or nothing) and element type, as a dataflow has them."""
+"""(container, element type), as a dataflow has them: the container is ``seq``, ``optional``, ``other`` (a map, a sparse
+tensor) or "" for a tensor; an unknown element type is ""."""
 
 DTYPE_NAMES = {member: member.name.lower() for member in ir.DataType}
 DTYPE_NAMES[ir.DataType.FLOAT] = FLOAT32
@@ -21,22 +22,22 @@ DTYPES = {name: member for member, name in DTYPE_NAMES.items()}
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:
-    """``float32`` for ir.DataType.FLOAT; an empty string for no type."""
+    """The name of an onnx_ir element type: ``float32`` for ir.DataType.FLOAT; "" for None and UNDEFINED."""
     return "" if dtype is None else DTYPE_NAMES[dtype]
 
 
 def type_numbered(number: object) -> str:
-    """``float32`` for 1, as attributes name types; an empty string for what is no type."""
+    """The name of an ONNX element type by its number, as attributes have it: ``float32`` for 1; "" for what is none."""
     return DTYPE_NAMES[ir.DataType(number)] if isinstance(number, int) and number in DTYPE_NAMES else ""
 
 
 def declared_type(value: ir.Value) -> Type:
-    """(container, element type) as the file annotates a value."""
+    """(container, element type) of an onnx_ir value as the file annotates it; ("", "") where it does not."""
     return element_type(value.type)
 
 
 def element_type(kind: ir.TypeProtocol | None) -> Type:
-    """A type as (container, element type); of nested containers the outermost."""
+    """(container, element type) of an onnx_ir type; of nested containers the outermost; ("", "") for None."""
     if kind is None:
         return "", ""
     container = ""
@@ -49,7 +50,7 @@ def element_type(kind: ir.TypeProtocol | None) -> Type:
 
 
 def native_type(container: str, dtype: str) -> ir.TypeProtocol:
-    """The type of onnx_ir behind (container, element type)."""
+    """The onnx_ir type of (container, element type); a tensor's for ``other``."""
     tensor = ir.TensorType(DTYPES[dtype])
     if container == "seq":
         return ir.SequenceType(tensor)
@@ -57,7 +58,7 @@ def native_type(container: str, dtype: str) -> ir.TypeProtocol:
 
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
-    """A type with another element type; ``container`` where the file does not annotate it."""
+    """An onnx_ir type with another element type, inside containers too. ``container``: used where ``kind`` is None."""
     if type(kind) is ir.TensorType or (kind is None and not container):  # nearly all; onnx_ir's types are slow to ask
         return ir.TensorType(dtype)
     if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):
@@ -68,12 +69,12 @@ def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: st
 
 
 def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
-    """Attributes of an ONNX node by name, of onnx_ir; an array is a tensor."""
+    """Numbers, texts, lists and arrays by name as onnx_ir's attributes of an ONNX node; an array becomes a tensor."""
     return [_as_attribute(name, value) for name, value in given.items()]
 
 
 def _as_attribute(name: str, value: Attribute) -> ir.Attr:
-    """A plain number, text, list or array as an attribute of onnx_ir; one float makes a list FLOATS."""
+    """A number, text, list or array as an attribute of an ONNX node; a list is one of floats if any of it is."""
     if isinstance(value, np.ndarray):
         return ir.AttrTensor(name, ir.tensor(value))
     if isinstance(value, str):

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces, with_sums_kept
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
@@ -26,8 +26,7 @@ FLOAT = ir.DataType.FLOAT.value
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an ONNX initializer or of a Constant node's output; None for any other value, and for a Constant of
-    text or whose numbers the caller of a function gives."""
+    """The tensor of an ONNX initializer or Constant's output; None for other values, text, and what a caller gives."""
     node = native.producer()
     if node is None:
         return native.const_value
@@ -71,7 +70,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes an ONNX tensor takes in the file, or in its data file."""
-    if type(tensor) is RoundedTensor:
+    if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)
@@ -91,8 +90,7 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
 
 
 def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The stored tensors of an ONNX model: (value, tensor) of each initializer and Constant, also in bodies and
-    functions."""
+    """(value, tensor) of each initializer and Constant of an ONNX model, also in bodies and functions."""
     waiting = outermost(model)  # bodies are added to it while it is walked
     for graph in waiting:
         yield from ((v, v.const_value) for v in graph.initializers.values() if v.const_value is not None)
@@ -111,8 +109,7 @@ class OnnxWeights:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
-        """How many elements an ONNX value has stored; 0 for a value that is not stored. Sizes are kept, as edits of
-        stored tensors do not change them."""
+        """How many elements an ONNX value has stored; 0 for a value that is not stored. Edits do not change it."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -121,8 +118,7 @@ class OnnxWeights:
         return known
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The stored tensor of an ONNX value, in its shape; None where it has more than ``limit`` elements, and for a
-        value that is not stored."""
+        """The stored tensor of an ONNX value, in its shape; None beyond ``limit`` elements, and if it is not stored."""
         if self.size(value) > limit:
             return None
         tensor = stored_tensor(value.native)
@@ -131,27 +127,22 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        """The stored elements of an ONNX value in one dimension, in pieces that fit the memory; none for a value that
-        is not stored."""
+        """The stored elements of an ONNX value, if any, in one dimension, in pieces that fit the memory."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
         yield from pieces(flat(tensor))
 
     def key(self, value: Value) -> object:
-        """A key that is equal for ONNX values that share one stored tensor: a function's constant, seen from each of
-        its calls."""
+        """A key that is equal for ONNX values of one stored tensor, as a function's constant in each of its calls."""
         return value.native
 
 
 class RoundedTensor(ir.LazyTensor):
     """A float32 tensor of an ONNX model that is rounded to ``dtype`` (nearest, ties to even) each time it is read, and
-    never held rounded.
-
-    ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below ``floor`` become
-    ``floor`` first: only for masks, where the plan says so; None for no floor. ``factor``: elements are multiplied by
-    it, a number near one, and rounded once; those that overflow by it are rounded without it.
-    """
+    never held rounded. ``dtype``: float16, bfloat16, or float32 for a mask that is only floored. Finite elements below
+    ``floor`` become ``floor`` first: only for masks, where the plan says so; None for no floor. ``factor``: elements
+    are multiplied by it, a number near one, and rounded once; those that overflow by it are rounded without it."""
 
     __slots__ = ("dims", "factor", "floor", "low", "source")  # ``low``: the numpy type of what it gives
 
@@ -176,8 +167,7 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of the source, if it has at most `SHORT` elements as raw bytes of the file and is only
-        rounded (no floor, no factor); b"" for any other."""
+        """The float32 bytes of a source of at most `SHORT` elements in the file, without floor and factor; else b""."""
         source = self.source
         if self.floor is not None or self.factor != 1.0:
             return b""
@@ -191,7 +181,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one dimension and one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        kept, start = np.empty(math.prod(self.dims), self.low), 0
+        for part in self.chunks():
+            kept[start : start + part.size] = part
+            start += part.size
+        return kept
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements in one dimension, piece by piece; each piece is overwritten by the next one."""
@@ -211,10 +205,7 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
     """``id`` of a tensor -> its rounded bytes, for those RoundedTensors among ``tensors`` that are short and only
-    rounded (`RoundedTensor.short_source`); the others are left out.
-
-    All of a type are rounded at once: the calls that round one take longer than its few numbers do.
-    """
+    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once."""
     sources: dict[DType, dict[int, bytes]] = {}  # type to round to -> id of a tensor -> its float32 bytes
     for tensor in tensors:
         if type(tensor) is RoundedTensor:  # no subclass: they round in another way
@@ -225,9 +216,8 @@ def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memo
 
 
 def _round_at_once(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int, memoryview]]:
-    """Rounds several short ONNX tensors in one call: (key, rounded bytes) of each.
-
-    ``sources``: key -> the little-endian float32 elements; ``low``: the type to round to."""
+    """Rounds several short ONNX tensors in one call: (key, rounded bytes) of each. ``sources``: key -> the
+    little-endian float32 elements; ``low``: the type to round to."""
     whole = np.frombuffer(b"".join(sources.values()), "<f4")
     rounded = np.empty(whole.size, low)
     Rounder(low).round(whole, rounded)
@@ -242,12 +232,11 @@ STEPS = 64  # low numbers that are tried on each side of a variance, mean or bia
 
 
 class NormParameters:
-    """Scale, bias, mean and variance of one norm, rounded together: their errors cancel in what it computes.
-
-    y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
-    the low type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is
-    taken that leaves factor and shift closest to what float32 parameters give. ``sources``: the four in float32, in
-    that order, each of one element a channel; ``epsilon``: the norm's; ``dtype``: the low type."""
+    """Scale, bias, mean and variance of one norm, rounded together: their errors cancel in what it computes. y = (x -
+    mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of the low
+    type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is taken that
+    leaves factor and shift closest to what float32 parameters give. ``sources``: the four in float32, in that order,
+    each of one element a channel; ``epsilon``: the norm's; ``dtype``: the low type."""
 
     def __init__(self, sources: list[ir.TensorProtocol], epsilon: float, dtype: str) -> None:
         self.sources, self.epsilon, self.low = sources, epsilon, LOW_TYPES[dtype]
@@ -280,8 +269,7 @@ class NormParameters:
 
     def _neighbours(self, numbers: Array) -> Array:
         """Low numbers to try for a norm's parameter, as float64 of shape [1 + 2 * STEPS, channels]: the nearest one,
-        then those below and above it by distance; the nearest again in place of one that is not finite or of another
-        sign."""
+        then those around it by distance; the nearest again in place of one not finite or of another sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -300,49 +288,35 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 
 class NormTensor(RoundedTensor):
-    """One of an ONNX norm's four parameters, which are rounded together.
-
-    ``plain``: the same rounded by itself, whose source and name it takes; a norm's parameters have neither floor nor
-    factor, as floors are of masks and factors of products' operands. ``parameters``: the four; ``place``: which of them
-    it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance; ``dtype``: the low type."""
+    """One of an ONNX norm's four parameters, which are rounded together. ``plain``: the same rounded by itself, whose
+    source and name it takes; it has neither floor nor factor: floors are of masks, factors of products' operands.
+    ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance;
+    ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements of the norm's parameter, rounded together with the other three."""
-        return self.parameters.rounded[self.place]
-
     def chunks(self) -> Iterator[Array]:
-        """All elements of the norm's parameter in one piece, as the four are rounded as a whole."""
-        yield self.whole()
+        """All elements of the norm's parameter in one piece, rounded together with the other three."""
+        yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
     """The stored operand of an ONNX product of which each row makes a channel of the result, as a Conv's weight: a
-    row's elements are rounded together, so that they keep their sum.
-
-    ``plain``: the same rounded by itself, whose source, name and factor it takes; it has no floor, as a mask does;
-    ``dtype``: the low type."""
+    row's elements are rounded together, so that they keep their sum. ``plain``: the same rounded by itself, whose
+    source, name and factor it takes; it has no floor, as a mask does; ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements, the rows one after the other, each with its sum kept; a row with a number that is not finite
-        before or after rounding is rounded number by number."""
-        plain, exact = super().whole(), flat(self.source)
-        if not plain.size:
-            return plain
-        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        return with_sums_kept(given, plain, plain.size // self.dims[0])
-
     def chunks(self) -> Iterator[Array]:
-        """All elements in one piece, as rows are rounded as a whole."""
-        yield self.whole()
+        """As of `RoundedTensor`, whole rows at a time, each with its sum kept; a row with a number that is not finite
+        before or after rounding is rounded number by number."""
+        data = flat(self.source)
+        return Rounder(self.low, factor=self.factor).rows(data, max(1, data.size // max(1, self.dims[0])))
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:

@@ -19,7 +19,7 @@ from .squares import Squares
 from .values import Extent, Values
 
 OF_FILE = frozenset({"crossings", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
-"""Names of facts that neither a level nor kernels change, nor, but for values, what was measured."""
+"""Names of facts that no level and no kernels change; of these what was measured changes ``values`` alone."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class Facts:
         if found is None:
             found = Facts(flow, options)
             for other in known:
-                found.__dict__.update({name: other.__dict__[name] for name in other._shared(options)})
+                found.__dict__.update({name: other.__dict__[name] for name in other._names_that_stay(options)})
             known.append(found)
         return found
 
-    def _shared(self, options: Options) -> Iterable[str]:
-        """Facts that stay the same under other options, so that they are handed on, by name."""
+    def _names_that_stay(self, options: Options) -> Iterable[str]:
+        """The names of computed facts that stay the same under other options, whatever their level: all with the same
+        lists, type, sizes, kernels and ranges; without the same kernels or ranges those of `OF_FILE`; else none."""
         own = self.options
         if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
             return ()
@@ -65,19 +66,19 @@ class Facts:
         return low_type(self.options.dtype)
 
     def listing(self, op: Op) -> Listing | None:
-        """The list entry of an operator."""
+        """The list entry of an operator; None where it is in no list."""
         return self.options.lists.listing(self.flow, op)
 
     @cached_property
     def sights(self) -> list[object]:
-        """Sights of rules (what they found in the model), kept for the next plan of the same model."""
+        """Every `Sight` of these facts so far: rules of the next plan of the model look for what was computed."""
         return []
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def crossings(self) -> Crossings:
-        """Values that carry on into and out of bodies and functions."""
+        """Facts: which values carry on as others into and out of bodies and functions."""
         return Crossings(self.flow)
 
     @cached_property
@@ -86,7 +87,7 @@ class Facts:
         return {}
 
     def with_all_before(self, ops: frozenset[int]) -> Set[int]:
-        """Operators, with all those that what they read was made by, across boundaries as well."""
+        """The ids of some operators and of all before them, across boundaries of bodies and functions as well."""
         if ops not in self._before:
             found, values = set(ops), set[int]()
             add = self.crossings.origins_into(values)
@@ -101,7 +102,7 @@ class Facts:
 
     @cached_property
     def stored(self) -> frozenset[int]:
-        """The values that are stored tensors."""
+        """The ids of the values that are stored tensors."""
         return frozenset(value.id for value in self.flow.values if value.weight)
 
     @cached_property
@@ -133,7 +134,7 @@ class Facts:
 
     @cached_property
     def squares(self) -> Mapping[int, int]:
-        """Facts: the operators that square, with what they square."""
+        """Facts: id of an operator that squares -> the value that it squares."""
         return Squares(self.flow, self.traits).of_op
 
     @cached_property
@@ -148,6 +149,5 @@ class Facts:
 
     @cached_property
     def passing(self) -> Mapping[int, str]:
-        """The values that were measured to pass the limit of the low type, without those that only feed a mask; each
-        with the number in words."""
+        """Facts: the values that were measured to pass the limit of the low type, as `MeasuredRanges.passing`."""
         return self.measured.passing()

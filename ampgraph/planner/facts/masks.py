@@ -23,14 +23,15 @@ SHRINKS = 1 / 64
 
 
 class Masks:
-    """Which stored numbers are masks: added to scores before a Softmax."""
+    """Which values are masks: added to scores before a Softmax. ``truths``: intervals, in which integers of which
+    nothing is known count as 0 or 1 (`Facts.truths`)."""
 
     def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
         self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths
 
     @cached_property
     def scores(self) -> set[int]:
-        """Values on the ways to a Softmax, through arithmetic and moves; a value that is none of these is no mask."""
+        """For masks: the values on the ways to a Softmax, through arithmetic and moves. No other value can be one."""
         through = self.traits.operators(*TOWARDS_SCORES)
         readers = self.flow.with_roles(self.traits.operators("softmaxes", "attention_bias"))
         read = {value for op in readers for value in op.inputs if value != NONE}
@@ -38,13 +39,12 @@ class Masks:
         return read.union(v for op in before if op.role in through for v in op.inputs if v != NONE)
 
     def has(self, value: int, types: tuple[str, ...] = (FLOAT32,), multiplied: bool = False) -> bool:
-        """Whether a tensor is a mask alone: every path from it ends in Softmax through additions, selections and moves,
-        through conversions to ``types``, and scaled with the scores. ``multiplied``: or through products with zeros and
-        ones."""
+        """Whether a value is a mask alone: every path from it ends in a Softmax, through additions, selections, moves,
+        conversions to ``types``, scalings that hardly shrink it, and if ``multiplied`` products with truths."""
         if value not in self.scores:
             return False
-        traits, ends, ended = self.traits, self.traits.operators("softmaxes"), False
-        ends |= traits.operators("attention_bias")
+        traits, ended = self.traits, False
+        ends = traits.operators("softmaxes", "attention_bias")
         for use in downstream(self.flow, [value], lambda op: () if op.role in ends else op.outputs):
             if use.op == NONE:
                 return False
@@ -54,12 +54,13 @@ class Masks:
                 continue
             stays = not traits.has(op.role, "conversions") or self.flow.values[op.outputs[0]].dtype in types
             moved = stays and traits.at(op.role, "mask_path", use.index)
-            if not (moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index))):
+            if not (moved or self._shrinks(op, use.index) or (multiplied and self._is_times_truths(op, use.index))):
                 return False
         return ended
 
     def _shrinks(self, op: Op, place: int) -> bool:
-        """Whether an operator makes an operand smaller by a stored number, and by no more than that."""
+        """For masks: whether an operator multiplies or divides an operand, by its place, by a stored number that makes
+        it smaller, and no smaller than `SHRINKS` of itself."""
         if not self.traits.has(op.role, "scalings") or len(op.inputs) != 2:
             return False
         divides, number = self.traits.positions(op.role, "divides"), self.flow.scalar(op.inputs[1 - place])
@@ -67,28 +68,28 @@ class Masks:
             return False
         return SHRINKS <= (1 / number if divides else number) <= 1
 
-    def _hides_by_whole(self, op: Op, place: int) -> bool:
-        """Whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant stays
-        itself or becomes 0."""
+    def _is_times_truths(self, op: Op, place: int) -> bool:
+        """For masks: whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant,
+        its operand at ``place``, stays itself or becomes 0."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
-        span = self.truths.of(op.inputs[1 - place])
+        span = self.truths.interval(op.inputs[1 - place])
         return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
 
     def broken_number(self, op: Op) -> str:
-        """Why the target's runtime fails at the number by which an operator makes a mask, which it reads where that
-        stands behind what is masked; an empty string where it does not."""
+        """Why the target fails at the number by which an operator makes a mask (`Broken.mask_below`); "": it does
+        not."""
         broken = self.options.kernels.broken.get(op.kind)
         reason = broken.reasons.get(self.options.dtype) if broken is not None and broken.mask_below else None
         if broken is None or reason is None or not self.has(op.outputs[0], ALL):
             return ""
-        numbers = [number for v in op.inputs[1:] if v != NONE and (number := self.flow.scalar(v)) is not None]
-        if not any(number < broken.mask_below for number in numbers):
+        numbers = [self.flow.scalar(v) for v in op.inputs[1:] if v != NONE]
+        if not any(number is not None and number < broken.mask_below for number in numbers):
             return ""
-        return reason if any(self.traits.has(other.role, "norms") for other in self.flow.ops) else ""
+        return reason if self.flow.with_roles(self.traits.operators("norms")) else ""
 
     def most_added(self, masks: Iterable[int]) -> int:
-        """How many masks add up before one Softmax: their sum, and a score, must not overflow either."""
+        """How many of these masks (values) add up before one Softmax, 1 at least: their sum must not overflow."""
         count, most = dict.fromkeys(masks, 1), 1
         for op in self.flow.ops if count else ():
             found = [count[v] for v in op.inputs if v in count]
@@ -99,7 +100,7 @@ class Masks:
         return most
 
     def reads_low(self, settled: Decisions, value: int) -> bool:
-        """Whether any operator between a mask constant and its Softmax is low, where the constant would be -inf."""
+        """Whether any operator between a mask (a value) and its Softmax reads it low, where it would be -inf."""
 
         def further(op: Op) -> list[int]:
             return op.outputs if op.role in self.traits.operators(*ON_THE_WAY) else []

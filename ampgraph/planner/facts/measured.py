@@ -16,8 +16,9 @@ from .masks import Masks
 VANISHING_LIMIT = 0.5  # of the elements that are not zero
 
 
-def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
-    """Facts: value id -> measured range; across the boundary of a body or function that of what it comes from."""
+def ranges_across_boundaries(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
+    """Facts: value id -> measured range (``ranges``: by name); what is passed into or out of a body or function has the
+    ranges of all that is passed to it."""
     found = ranges_by_value(flow, ranges)
     for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
@@ -40,11 +41,11 @@ class MeasuredRanges:
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
         """Value id -> measured range."""
-        return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
+        return {} if self.options.ranges is None else ranges_across_boundaries(self.flow, self.options.ranges.values)
 
     @cached_property
     def reach(self) -> Mapping[int, float]:
-        """Value id -> the largest magnitude that was measured."""
+        """Value id -> the largest magnitude that was measured of it."""
         return {value: held.absmax for value, held in self.ranges.items()}
 
     def vanishes(self, value: int) -> bool:
@@ -53,15 +54,15 @@ class MeasuredRanges:
         return held is not None and held.vanishing_share(self.low.name) > VANISHING_LIMIT
 
     def passing(self) -> Mapping[int, str]:
-        """The values that pass the limit, each with the number in words, without those that only feed a Softmax's
-        mask."""
+        """Value id -> what was measured of it, in words, of values that pass the limit, but for masks and scores behind
+        one (`_is_harmless`), and of those that are too coarse before a Softmax."""
         limit = f"limit {self._top:.4g} with margin {self.options.range_margin:g}"
         texts = {
             value: f"'{self.flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
             for value, held in self._beyond.items()
             if not self._is_harmless(value)
         }
-        return {**self._coarse(self.ranges), **texts}
+        return {**self._coarse_before_softmax(), **texts}
 
     @property
     def _top(self) -> float:
@@ -79,30 +80,28 @@ class MeasuredRanges:
         }
 
     def _is_harmless(self, value: int) -> bool:
-        """Whether a value beyond the limit is a mask, or scores that would be in range without one: it passes the lower
-        end alone, for what a mask puts upon it, where minus infinity means the same."""
+        """Whether a value beyond the limit is a mask, or scores that would be in range without one; judged once."""
         if value not in self._harmless:
             self._harmless[value] = False  # while it is looked at: a loop's state
-            self._harmless[value] = self._judge(value)
+            self._harmless[value] = self._judge_harmless(value)
         return self._harmless[value]
 
-    def _judge(self, value: int) -> bool:
-        """Whether a value leaves the range as a mask only (large negative numbers before a softmax), which is
-        harmless."""
+    def _judge_harmless(self, value: int) -> bool:
+        """Whether a value passes the lower end of the range alone, as a mask or for what a mask puts upon it, where
+        minus infinity means the same; what products computed is no mask."""
         if self._beyond[value].high > self._top or not self.masks.has(value):
             return False
         op = self.flow.writer(value)
         if op is None or not self.traits.has(op.role, "mask_path"):
             before = upstream(self.flow, [value], lambda op: op.inputs)
             return not any(self.traits.has(op.role, "products") for op in before)  # else what the model computes
-        guilty = [v for v in op.inputs if v in self._beyond]
-        return all(map(self._is_harmless, guilty))  # none: a stored mask, which the weights' guard has judged
+        beyond = [v for v in op.inputs if v in self._beyond]
+        return all(map(self._is_harmless, beyond))  # none: a stored mask, which the rule on stored tensors judges
 
-    def _coarse(self, found: Mapping[int, Range]) -> dict[int, str]:
-        """What a softmax takes the exponential of, where steps of the low type are a quarter of a power of e and more.
-
-        Large negative numbers are masks, and count for nothing in a row that has any other.
-        """
+    def _coarse_before_softmax(self) -> dict[int, str]:
+        """Value id -> what was measured of it, in words, of values of which a Softmax takes the exponential and that
+        reach so far up that the low type has steps of a quarter or more. Large negative numbers are masks."""
+        found = self.ranges
         flow, traits, dtype, counts = self.flow, self.traits, self.low.name, self.low.exact_up_to
         large = {v for v, held in found.items() if held.high >= counts / 4 and flow.values[v].dtype == FLOAT32}
         if not large:

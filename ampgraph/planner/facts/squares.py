@@ -13,7 +13,7 @@ from ...oplists.patterns import region_patterns
 from ...oplists.traits import Trait, Traits
 
 SQUARING: tuple[Trait, ...] = ("squares", "sums_squares", "powers", "multiplies")
-"""Traits of the operators that may."""
+"""Traits of the operators that may square."""
 
 
 class Squares:
@@ -26,32 +26,31 @@ class Squares:
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
-        """Operator that squares -> the value that it squares."""
+        """Id of an operator that squares -> the value that it squares."""
         may = self.traits.operators(*SQUARING)
-        squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
+        squared = {op.id: self._squared_value(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
 
-    def _squared(self, op: Op) -> int:
-        """What an operator squares, NONE where it does not."""
+    def _squared_value(self, op: Op) -> int:
+        """The value that an operator squares, or of whose quadratic form it is the last product; NONE for none."""
         traits = self.traits
         if traits.has(op.role, "squares") or traits.has(op.role, "sums_squares"):
             return op.inputs[0]
         if traits.has(op.role, "powers"):
             return op.inputs[0] if self.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]]) == 2 else NONE
-        if traits.has(op.role, "multiplies") and len(op.inputs) == 2 and NONE not in op.inputs:
-            values = self.flow.values
-            one, two = op.inputs
-            if values[one].weight or values[two].weight:
-                return NONE
-            if one == two or self._view.same_computation(self._origin(one), self._origin(two)) is not None:
-                return one  # computed alike
-            readers = list(self.flow.readers(op.outputs[0])) if self._has_sums else []
-            if not readers or not all(traits.has(reader.role, "sums") for reader in readers):
-                return NONE
-            if self._is_form(one, two):
-                return one
-            return two if self._is_form(two, one) else NONE
-        return NONE
+        if not traits.has(op.role, "multiplies") or len(op.inputs) != 2 or NONE in op.inputs:
+            return NONE
+        one, two = op.inputs
+        if self.flow.values[one].weight or self.flow.values[two].weight:
+            return NONE
+        if one == two or self._view.same_computation(self._origin(one), self._origin(two)) is not None:
+            return one  # computed alike
+        readers = list(self.flow.readers(op.outputs[0])) if self._has_sums else []
+        if not readers or not all(traits.has(reader.role, "sums") for reader in readers):
+            return NONE
+        if self._is_form(one, two):
+            return one
+        return two if self._is_form(two, one) else NONE
 
     def _is_form(self, one: int, two: int) -> bool:
         """Whether the second value is the first one times a stored matrix, so that their product, summed, is a
@@ -64,16 +63,16 @@ class Squares:
         return any(v != NONE and self.flow.values[v].weight for v in product.inputs)
 
     def _uncast(self, value: int) -> int:
-        """A value before Casts of any type."""
+        """For squares: the value before Casts of any type."""
         return value_above(self.flow, value, first_operand_of(self.traits.operators("conversions")))
 
     def _origin(self, value: int) -> int:
-        """A value before casts that change nothing, and before one in the file that widens it."""
+        """For squares: the value before Casts that change nothing, and before one in the file that widens it."""
         value = self._view.look_through(value)[0]
         low = self.flow.values[value].low_source
         return value if low == NONE else low
 
     @cached_property
     def _view(self) -> View:
-        """The dataflow as patterns read it."""
+        """For squares: the dataflow as patterns read it."""
         return View(self.flow, conventions(), region_patterns().roles)

@@ -39,7 +39,7 @@ HOLDS: Mapping[str, float] = MappingProxyType(
         "int64": EXACT,
     }
 )
-"""Of types, whole numbers of smaller magnitude are held as they are."""
+"""Type -> the magnitude below which it holds every whole number as it is."""
 ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
     {
         "additions": np.add,
@@ -52,8 +52,8 @@ ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
 
 
 class Interval(NamedTuple):
-    """The least and the most, whether all elements are whole numbers, and the numbers in their order, as float32 has
-    them, where they are few and follow from the file alone; NaN for a size that is open."""
+    """Between which numbers the elements of a value are. ``whole``: all are known to be whole numbers; ``row``: the
+    numbers in their order (NaN: an open size) where they are few and follow from the file alone, else None."""
 
     low: float
     high: float
@@ -71,8 +71,8 @@ TRUTHS = Interval(0.0, 1.0, True)
 
 
 class Extent(NamedTuple):
-    """The largest finite magnitude, whether some finite element is below the low minimum and none above the maximum,
-    the share of the elements that are beyond the range, and of those that are not zero the share flushed to zero."""
+    """Of a stored tensor: the largest finite magnitude; whether some numbers are below the low type's least and none
+    above its largest; the share that is ``beyond``, infinities too; and the share of non-zeros ``flushed`` to zero."""
 
     largest: float
     below: bool
@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """The facts of a stored tensor's numbers, which come piece by piece."""
+        """The extent of a stored tensor, whose numbers come piece by piece, in the low type."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -107,14 +107,9 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Values:
-    """Of one model.
-
-    Attributes:
-        before: what a value is passed from across a boundary.
-        measured: what values were measured to reach, which counts times ``margin``.
-        truths: whether whole numbers of which nothing more is known, as an input, are taken for truths: masks are kept
-            in integers too. Only whole numbers are of interest then.
-    """
+    """The intervals of one model's values, derived when they are asked for. ``before``: value -> what it is passed from
+    across a boundary; ``measured``: what values were measured to reach, times ``margin``; ``truths``: whether integers
+    of which nothing is known count as 0 or 1 (masks are kept in them), and others than integers are not looked at."""
 
     flow: Dataflow
     traits: Traits
@@ -124,51 +119,56 @@ class Values:
     truths: bool = False
     _known: dict[int, Interval] = field(default_factory=dict, repr=False)
 
-    def of(self, value: int) -> Interval:
-        """The interval of a value, `UNKNOWN` where nothing is known."""
+    def interval(self, value: int) -> Interval:
+        """The interval of a value, `UNKNOWN` where nothing is known. What it is made of is derived first, without
+        recursion; a value that a loop makes of itself counts as `UNKNOWN` meanwhile."""
         known, work = self._known, [(value, False)]
         while work:
-            one, looked = work.pop()
-            if looked:
-                known[one] = self._found(one)
-            elif one not in known:
-                known[one] = UNKNOWN  # while what it is made of is looked at: a loop's state
-                work += [(one, True), *((before, False) for before in self._read(one) if before != NONE)]
+            current, operands_known = work.pop()
+            if operands_known:
+                known[current] = self._derive_interval(current)
+            elif current not in known:
+                known[current] = UNKNOWN
+                work.append((current, True))
+                work += [(before, False) for before in self._operands_needed(current) if before != NONE]
         return known[value]
 
     def row(self, value: int) -> Array | None:
-        """The numbers of a tensor of few in their order, where they follow from the file alone."""
-        return self.of(value).row if value != NONE else None
+        """The numbers of a tensor of few elements in their order, where they follow from the file alone; else None."""
+        return self.interval(value).row if value != NONE else None
 
     def number(self, value: int) -> float | None:
-        """The number in a tensor of one element, None where it is not known."""
+        """The number in a tensor of one element; None where it is not known, or not finite."""
         row = self.row(value)
         return float(row[0]) if row is not None and row.size == 1 and np.isfinite(row[0]) else None
 
-    def _read(self, value: int) -> Sequence[int]:
-        """The values whose intervals must be known first."""
+    def _operands_needed(self, value: int) -> Sequence[int]:
+        """The values whose intervals must be known before that of a value can be derived."""
         item, op = self.flow.values[value], self.flow.writer(value)
         if item.weight or item.dtype == "bool":
             return ()
         if value in self.before:
             return self.before[value]
-        rule = None if op is None else self._rules.get(op.role)
-        return () if op is None or rule is None else rule.reads(self.traits, op)
+        if op is None or op.role not in self._rules:
+            return ()
+        return self._rules[op.role].reads(self.traits, op)
 
     @cached_property
     def _rules(self) -> Mapping[str, Derivation]:
-        """Operator -> the first derivation that applies to it."""
-        named = ((rule, trait) for rule in reversed(DERIVATIONS) for trait in rule.traits)
-        return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
+        """Operator -> the first of `DERIVATIONS` that applies to it."""
+        found: dict[str, Derivation] = {}
+        for rule in DERIVATIONS:
+            for role in self.traits.operators(*rule.traits):
+                found.setdefault(role, rule)
+        return found
 
-    def _found(self, value: int) -> Interval:
-        """The interval of one value, whose operands are known: stored numbers, what its operator makes, narrowed by
-        what was measured."""
+    def _derive_interval(self, value: int) -> Interval:
+        """The interval of a value whose operands' intervals are known, narrowed by what was measured of it."""
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
             array = self.flow.weights.array(item, limit=READ)
-            return unknown if array is None else _of_array(array)
+            return unknown if array is None else _interval_of_array(array)
         if item.dtype == "bool":
             return unknown
         if value in self.before:
@@ -177,7 +177,7 @@ class Values:
             made = UNKNOWN
         else:
             row = _known_numbers(self, op)
-            made = self._rules[op.role].makes(self, op) if row is None else _of_array(row)
+            made = self._rules[op.role].makes(self, op) if row is None else _interval_of_array(row)
         if value in self.measured:
             reach = self.measured[value].absmax * self.margin
             made = made._replace(low=max(made.low, -reach), high=min(made.high, reach))
@@ -188,75 +188,77 @@ class Values:
 
 
 class Derivation(NamedTuple):
-    """For operators that have one of some traits: which operands count, and what follows from theirs."""
+    """How the result's interval follows from operands', for operators with one of some ``traits``. ``reads``: the
+    operands whose intervals it needs; ``makes``: the interval, once these are known."""
 
     traits: tuple[Trait, ...]
     reads: Callable[[Traits, Op], Sequence[int]]
     makes: Callable[[Values, Op], Interval]
 
 
-def _joined(traits: Traits, op: Op) -> Sequence[int]:
-    """For intervals of values: the operands that an operator joins or chooses among: by the trait `joins`, else all."""
+def _joined_operands(traits: Traits, op: Op) -> Sequence[int]:
+    """For intervals: the operands that an operator joins or chooses among (trait `joins`; without it all)."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
 
 def _moved_interval(values: Values, op: Op) -> Interval:
-    """The interval of one element of an operand, or of zero, which pads and cut-off parts give."""
-    read = _joined(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
-    return _hull([Interval(0.0, 0.0, True), *(values.of(v) for v in read if v != NONE)])
+    """The interval of elements that are moved from operands (of a joining operator all, else the first), or zero."""
+    read = _joined_operands(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
+    return _hull([Interval(0.0, 0.0, True), *(values.interval(v) for v in read if v != NONE)])
 
 
 def _sum_interval(values: Values, op: Op) -> Interval:
-    """The interval of a sum of operands, less those that are taken away."""
-    taken, ends = values.traits.positions(op.role, "subtracts"), list[Interval]()
+    """The interval of a sum of operands, less those at the places of the trait `subtracts`."""
+    subtracted, terms = values.traits.positions(op.role, "subtracts"), list[Interval]()
     for place, value in enumerate(op.inputs):
-        one = values.of(value)
-        ends.append(Interval(-one.high, -one.low, one.whole) if place in taken else one)
-    return Interval(sum(one.low for one in ends), sum(one.high for one in ends), _whole(ends))
+        term = values.interval(value)
+        terms.append(Interval(-term.high, -term.low, term.whole) if place in subtracted else term)
+    return Interval(sum(term.low for term in terms), sum(term.high for term in terms), _all_whole(terms))
 
 
-def _multiplied(values: Values, op: Op) -> Interval:
-    """The product of all operands' intervals."""
-    return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
+def _product_interval(values: Values, op: Op) -> Interval:
+    """The interval of a product of all operands of an operator."""
+    return reduce(_product_of_two, (values.interval(v) for v in op.inputs if v != NONE))
 
 
 DERIVATIONS = (
     Derivation(("shapes",), lambda traits, op: (), lambda values, op: UNKNOWN),
     Derivation(("within_two",), lambda traits, op: (), lambda values, op: Interval(-2.0, 2.0)),
     Derivation(("signs",), lambda traits, op: (), lambda values, op: Interval(-1.0, 1.0, True)),
-    Derivation(("fills",), lambda traits, op: (), lambda values, op: _of_array(fill(values.flow, op))),
+    Derivation(("fills",), lambda traits, op: (), lambda values, op: _interval_of_array(fill_number(values.flow, op))),
     Derivation(("cancels",), lambda traits, op: op.inputs, _sum_interval),
-    Derivation(("multiplies",), lambda traits, op: op.inputs, _multiplied),
-    Derivation(("joins",), _joined, _moved_interval),
+    Derivation(("multiplies",), lambda traits, op: op.inputs, _product_interval),
+    Derivation(("joins",), _joined_operands, _moved_interval),
     Derivation(("lookups", "slices"), lambda traits, op: op.inputs, _moved_interval),
     Derivation(("moves", "conversions", "keeps_order"), lambda traits, op: op.inputs[:1], _moved_interval),
     Derivation((*ARITHMETIC, "roots"), lambda traits, op: op.inputs, lambda values, op: UNKNOWN),
 )
-"""The first that applies counts. What is not said here may be known by its numbers alone."""
+"""The first that applies counts. `UNKNOWN`: the result may be known by its numbers alone (`_known_numbers`)."""
 
 
-def _whole(intervals: Iterable[Interval]) -> bool:
+def _all_whole(intervals: Iterable[Interval]) -> bool:
     """Whether all intervals of some values hold whole numbers alone."""
     return all(one.whole for one in intervals)
 
 
 def _hull(intervals: Iterable[Interval]) -> Interval:
-    """The interval of a value that is one of several."""
+    """The interval of a value that may be any of several, of which there is one at least: it contains all theirs."""
     found = list(intervals)
-    return Interval(min(one.low for one in found), max(one.high for one in found), _whole(found))
+    return Interval(min(one.low for one in found), max(one.high for one in found), _all_whole(found))
 
 
-def _product(one: Interval, other: Interval) -> Interval:
-    """The interval of the products of two values."""
+def _product_of_two(one: Interval, other: Interval) -> Interval:
+    """The interval of the product of two values; `UNKNOWN` where one is not bounded."""
     if math.inf in (one.size, other.size):
         return UNKNOWN
     ends = [first * second for first in one[:2] for second in other[:2]]
     return Interval(min(ends), max(ends), one.whole and other.whole)
 
 
-def _of_array(array: Array) -> Interval:
-    """The interval of some stored numbers of the model."""
+def _interval_of_array(array: Array) -> Interval:
+    """The interval of numbers that the model stores or that follow from it, with the row of them where they are few;
+    `UNKNOWN` bounds where one is not finite, or is no number."""
     row = array.reshape(-1) if array.size <= FEW and array.dtype.kind in "fiu" else None
     if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         return UNKNOWN._replace(row=row)
@@ -268,12 +270,13 @@ def _of_array(array: Array) -> Interval:
 
 
 def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
-    """Facts: values made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
+    """Facts: the ids of values made of nothing but what the file holds; `NONE`, an operand that is left out, counts as
+    one. What random operators and nodes with bodies make does not. Computed once for a dataflow."""
     if constants not in flow.memo:
         found = {NONE, *(value.id for value in flow.values if value.weight)}
-        apart = traits.operators("random", "control_flow")
+        never_constant = traits.operators("random", "control_flow")
         for op in flow.ops:
-            if op.role not in apart and found.issuperset(op.inputs):
+            if op.role not in never_constant and found.issuperset(op.inputs):
                 found.update(op.outputs)
         flow.memo[constants] = frozenset(found)
     known: frozenset[int] = flow.memo[constants]
@@ -283,21 +286,21 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def fill(flow: Dataflow, op: Op) -> Array:
-    """For facts: the number that an operator fills with."""
+def fill_number(flow: Dataflow, op: Op) -> Array:
+    """For facts: the number that a ConstantOfShape fills with, as an array of one element; zero if it says none."""
     given = flow.attribute(op, "value")
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 
 
 def _known_numbers(values: Values, op: Op) -> Array | None:
-    """The numbers that an operator makes, where it reads few and known ones; else None."""
+    """The numbers that an operator makes (in one dimension), where it reads few and known ones; else None."""
     flow, traits = values.flow, values.traits
     if not op.inputs:
         return None
     if traits.has(op.role, "shapes"):
         return _sizes(flow, op)
     if traits.has(op.role, "fills"):
-        return fill(flow, op) if flow.shape(op.outputs[0]) in ((), (1,)) else None
+        return fill_number(flow, op) if flow.shape(op.outputs[0]) in ((), (1,)) else None
     first = values.row(op.inputs[0])
     dtype = flow.values[op.outputs[0]].dtype
     if first is None:
@@ -320,36 +323,39 @@ def _known_numbers(values: Values, op: Op) -> Array | None:
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
     """For facts: the sizes that a Shape gives, if certain; NaN for an open one, None where their number is open."""
     shape = flow.certain_shape(flow.values[op.inputs[0]])
-    start, end = (flow.number(op, name) for name in ("start", "end"))
-    part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
-    if part is None or flow.shape(op.outputs[0]) != (len(part),):
+    if shape is None:
+        return None
+    start, end = flow.number(op, "start"), flow.number(op, "end")
+    part = shape[int(start or 0) : None if end is None else int(end)]
+    if flow.shape(op.outputs[0]) != (len(part),):
         return None
     return np.array([size if isinstance(size, int) else np.nan for size in part])
 
 
 def _converted_numbers(row: Array, dtype: str) -> Array | None:
-    """For facts: numbers cast to a type: whole ones that it holds, or any to float32; None if they would change."""
+    """For facts: the numbers of a ``row`` after a cast; to another type than float32 None unless it holds them."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
     return row if bool(((np.rint(known) == known) & (np.abs(known) < limit)).all()) else None
 
 
-def _picked_numbers(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
-    """For facts: elements of a row of sizes, by indices or as a slice."""
-    if traits.has(op.role, "lookups") and len(where) == 1:
-        inside = (where[0] >= -row.size) & (where[0] < row.size)
-        return row[where[0].astype(np.int64)] if inside.all() else None
-    if not traits.has(op.role, "slices") or len(where) < 2 or any(part.size != 1 for part in where):
+def _picked_numbers(traits: Traits, op: Op, row: Array, others: list[Array]) -> Array | None:
+    """For facts: the elements of a ``row`` of sizes that a Gather picks, or a Slice by steps of one; None where that is
+    not known. ``others``: the other operands: the indices; or start, end and what else a Slice has."""
+    if traits.has(op.role, "lookups") and len(others) == 1:
+        inside = (others[0] >= -row.size) & (others[0] < row.size)
+        return row[others[0].astype(np.int64)] if inside.all() else None
+    if not traits.has(op.role, "slices") or len(others) < 2 or any(part.size != 1 for part in others):
         return None
-    steps = where[-1][0] if len(op.inputs) > STEPS_OF_SLICE and op.inputs[STEPS_OF_SLICE] != NONE else 1
-    if steps != 1 or not all(np.isfinite(part[0]) for part in where):
+    has_steps = len(op.inputs) > STEPS_OF_SLICE and op.inputs[STEPS_OF_SLICE] != NONE
+    if (has_steps and others[-1][0] != 1) or not all(np.isfinite(part[0]) for part in others):
         return None
-    return row[int(where[0][0]) : int(where[1][0])]
+    return row[int(others[0][0]) : int(others[1][0])]
 
 
 def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
-    """For facts: arithmetic on single numbers, in float32."""
+    """For facts: float32 arithmetic on numbers: ``root`` or inverse of one, `ARITHMETIC` on two; else None."""
     if any(row.size != 1 for row in rows):
         return None
     numbers = [row.astype(np.float32) for row in rows]
@@ -362,7 +368,8 @@ def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Arra
 
 
 def _integer_arithmetic(kind: Trait, rows: list[Array]) -> Array | None:
-    """For facts: integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
+    """For facts: integer arithmetic on two whole numbers, counted in float64; a quotient is rounded down, and only of
+    numbers that are not negative. None for a power, and where float64 would not be exact."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None
     one, other = (row.astype(np.float64) for row in rows)

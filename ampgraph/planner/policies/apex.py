@@ -11,8 +11,7 @@ from .registry import Policy, register
 
 
 class PatchedTypes(PromotedTypes):
-    """Types as Apex's O1 gives them: functions cast their operands, or promote them by type alone, whatever their
-    dimensions."""
+    """Types as Apex's O1 gives them: functions cast operands, or promote them by type alone, not by dimensions."""
 
     framework = "Apex"
 

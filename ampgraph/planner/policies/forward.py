@@ -76,8 +76,7 @@ class ForwardTypes(ABC):
         return changed
 
     def _settle_boundaries(self) -> bool:
-        """Gives what is passed into and out of bodies and functions the type that comes, float32 where two differ. True
-        when a unit changed."""
+        """Gives what is passed into and out of bodies and functions the type that comes; True when a unit changed."""
         changed = False
         for source, target in self.flow.passed:
             unit = self.flow.values[target].unit
@@ -86,8 +85,7 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low, by the policy. ``reader``: an operator's id, `NONE` for a boundary or
-        for any reader."""
+        """Whether a value reaches a reader (an operator's id, `NONE` for a boundary) low, by the policy."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)
@@ -121,8 +119,7 @@ class ForwardTypes(ABC):
         return ""
 
     def roundings(self) -> list[Rounding]:
-        """By a policy: the float32 values that some of their float32 readers get rounded to low and widened again, each
-        with these readers."""
+        """By a policy: float32 values that float32 readers get rounded to low and widened again, with these readers."""
         found = []
         for value in self.flow.values:
             if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
@@ -145,8 +142,7 @@ class ForwardTypes(ABC):
 
 
 def verdicts_of_types(types: ForwardTypes) -> Verdicts:
-    """A policy's settled types, as verdicts of rank LIST, each with why, by representative. Of tied units the last one
-    gives the reason."""
+    """A policy's settled types as verdicts of rank LIST, by representative; of tied units the last gives the reason."""
     flow, verdicts = types.flow, dict[int, Verdict]()
     for unit in flow.units:
         root = flow.find(unit.id)
@@ -160,8 +156,7 @@ PARITY = "parity"
 
 
 def unlisted_notes(flow: Dataflow, framework: str, ops: Iterable[Op], then: str) -> Iterator[Note]:
-    """A note on each kind among ``ops``, operators that are in none of a framework's lists. ``then``: what becomes of
-    them, in words."""
+    """Notes on kinds of ``ops`` that are in none of a framework's lists. ``then``: what becomes of them."""
     kinds: dict[str, list[Op]] = {}
     for op in ops:
         kinds.setdefault(op.kind, []).append(op)
@@ -187,9 +182,8 @@ class Begun:
         notes: Iterable[Note] = (),
         roundings: Sequence[Rounding] = (),
     ) -> DecidedModel:
-        """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
-        that it would make low and that may be pinned to float32, with why it would; ``framework``: its name in notes;
-        ``notes``: more of them."""
+        """The decided model. ``types``: verdicts of rank LIST by the framework's rule; ``refused``: units that it would
+        make low, with why, of which those that are pinned to float32 are noted; ``framework``: its name in notes."""
         settled = self.ledger.take(types)
         added = [*self._changed_notes(framework), *self._refused_notes(framework, refused), *notes]
         flow = self.flow
@@ -199,14 +193,12 @@ class Begun:
         )
 
     def _is_number(self, value: Value) -> bool:
-        """Whether a stored tensor is a number for frameworks: of one element, and either without dimensions or without
-        the dotted name of a parameter."""
+        """Whether a stored tensor of one element is a number: without dimensions, or a parameter's dotted name."""
         unnamed = self.flow.shape(value.id) == () or "." not in value.name
         return unnamed and self.flow.weights.size(value) == 1
 
     def _changed_notes(self, framework: str) -> list[Note]:
-        """One note that the user's patterns decided slots, so that the result is no longer the framework's; none where
-        they decided none."""
+        """At most one note: the user's patterns decided slots, so that the result is no longer the framework's."""
         given = self.given
         roots = [unit for unit in range(len(given.ranks)) if given.find(unit) == unit]
         count = sum(given.ranks[root] == USER for root in roots)

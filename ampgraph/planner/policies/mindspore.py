@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, nearest
-from ...oplists.files import data_folder, plain, read_file
+from ...oplists.files import canonical_name, data_folder, read_file
 from ...oplists.framework_lists import OWN
 from ...oplists.levels import Level
 from ...oplists.mindspore_lists import load_mindspore_rules
@@ -54,14 +54,13 @@ _ELSE = {
     "O3": ("low", "nothing is kept in float32"),
     "auto": ("follows", "takes the types that come, float32 where they differ"),
 }
+"""Level -> (what becomes of what no rule speaks of, why)."""
 
 
 def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
-    """The policy MindSpore as rows of `lists`: its rules at a level, cells first, or those for a name or glob.
-
-    An operator without a rule of its own comes with the cells whose rule speaks of it. Raises AmpError AMP309 for a
-    name that is neither an operator nor a cell of MindSpore's.
-    """
+    """The policy MindSpore as rows of `lists`: its rules at a level, and what becomes of everything else. ``wanted``: a
+    name or glob, of which the rows are then; "": all. A wanted operator without a rule of its own comes with the cells
+    whose rule speaks of it. Raises AmpError AMP309 for a name that is neither an operator nor a cell of MindSpore's."""
     rows = _rule_rows(level.name)
     if not wanted:
         rest = "everything else" if rows else "everything"
@@ -70,29 +69,28 @@ def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListR
         "cell": {row.operator for name in _RULES for row in _rule_rows(name) if row.sort == "cell"},
         "operator": set(mindspore_roles()),
     }
-    matched = [row for row in rows if _names_operator(wanted, row.operator)]
+    matched = [row for row in rows if _matches_name(wanted, row.operator)]
     for sort, names in known.items():
         ruled = {row.operator for row in matched if row.sort == sort}
-        for name in sorted(name for name in names - ruled if _names_operator(wanted, name)):
-            if sort == "operator":
-                matched += [
-                    row for row in rows if row not in matched and name in _made_by_cell(level.name, row.operator)
-                ]
+        for name in sorted(name for name in names - ruled if _matches_name(wanted, name)):
+            for row in rows if sort == "operator" else ():
+                if row not in matched and name in _made_by_cell(level.name, row.operator):
+                    matched.append(row)
             matched.append(_rule_row(name, sort, "", *_ELSE[level.name]))
     if not matched:
         raise AmpError(
-            "AMP309", f"MindSpore has no operator or cell '{wanted}'", hint=_other_names(wanted, known["cell"])
+            "AMP309", f"MindSpore has no operator or cell '{wanted}'", hint=_hint_of_names(wanted, known["cell"])
         )
     return matched
 
 
-def _names_operator(wanted: str, name: str) -> bool:
-    """For rows of the policy MindSpore: whether what a user wrote names an operator, as a glob or whatever its case."""
+def _matches_name(wanted: str, name: str) -> bool:
+    """For rows of the policy MindSpore: whether ``wanted`` is a name, in whatever case, or a glob that matches it."""
     return name.lower() == wanted.lower() or fnmatch.fnmatchcase(name, wanted)
 
 
 def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
-    """A row of the policy MindSpore in `lists`, for what cells or rules decide, not the operator's list."""
+    """A row of the policy MindSpore in `lists`, of ``sort`` cell or operator, listed as ``cls``."""
     return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
 
 
@@ -111,23 +109,24 @@ def _rule_rows(level: str) -> list[ListRow]:
 
 
 def _made_by_cell(level: str, cell: str) -> Iterable[str]:
-    """The operators that a cell makes, where a level's rules go by cells."""
+    """The operators that a cell of MindSpore's makes, where a level's rules (O1, O2) go by cells; empty elsewhere."""
     data = read_file(data_folder() / "mindspore.toml").data
     made: dict[str, Mapping[str, list[str]]] = {"O1": data["O1"]["white_cells"], "O2": data["O2"]["black_cells"]}
     return made.get(level, {}).get(cell, ())
 
 
-def _other_names(wanted: str, cells: Iterable[str]) -> str:
-    """MindSpore's names for a standard operator, or whatever is near."""
+def _hint_of_names(wanted: str, cells: Iterable[str]) -> str:
+    """A hint where MindSpore has no name ``wanted``: its names for that standard operator, or whatever name is near."""
     own = mindspore_roles()
-    names = [name for name, kind in own.items() if kind.lower() == plain(wanted).lower()]
+    names = [name for name, kind in own.items() if kind.lower() == canonical_name(wanted).lower()]
     if names:
         return f"MindSpore's names for it: {', '.join(names)}"
     return nearest(wanted, [*own, *cells]) or "names are MindSpore's, such as Conv2D or Dense"
 
 
 def by_operator(lists: OpLists, level: Level) -> ByOperator:
-    """Exported lists of the policy MindSpore: what becomes of each operator. AmpError AMP303 where it goes by cell."""
+    """For exported lists of the policy MindSpore: a function that says what becomes of an operator at a level. Raises
+    AmpError AMP303 for a level that goes by cells."""
     rules = load_mindspore_rules()
     named = rules.white_operators | rules.auto_white | rules.auto_black
     at = _verdicts_at(lists, level)
@@ -135,8 +134,8 @@ def by_operator(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _verdicts_at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
-    """What a level of MindSpore makes of an operator, as exported lists say it: low, float32 or cut. AMP303 at O2 and
-    O3, which go by cells."""
+    """For exported lists: a function that says what a level of MindSpore makes of an operator: ``low``, ``float32``, or
+    ``cut`` where no list can say it. Raises AmpError AMP303 at O2 and O3, which go by cells."""
     rules = load_mindspore_rules()
     if level.name in ("O2", "O3"):
         raise AmpError(
@@ -144,26 +143,27 @@ def _verdicts_at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
             f"level {level.name} of policy 'mindspore' goes by cells, which a list of operators cannot say",
             hint=f"convert the file itself with --policy mindspore --level {level.name}, or export level auto or O1",
         )
-    if level.name == "auto":
-        return lambda op: "low" if op.name in rules.auto_white else "float32" if op.name in rules.auto_black else "cut"
-    if level.name != "O1":
-        return lambda op: "float32"
     in_cells = frozenset().union(*rules.white_cells.values())
 
     def verdict(operator: Operator) -> str:
+        if level.name == "O0":
+            return "float32"
+        if level.name == "auto":
+            at = {**dict.fromkeys(rules.auto_black, "float32"), **dict.fromkeys(rules.auto_white, "low")}
+            return at.get(operator.name, "cut")
         if operator.name in rules.white_operators:
             return "low"
         if operator.name in in_cells:  # low in a white cell, float32 elsewhere: no list can say that
             return "cut"
-        listing = lists.of(operator.kind)
-        exact = listing is not None and listing.cls == "neutral"  # the same numbers in either type, so no casts for it
-        return "cut" if exact else "float32"
+        listing = lists.entry(operator.kind)
+        is_exact = listing is not None and listing.cls == "neutral"  # the same in either type, so no Casts for it
+        return "cut" if is_exact else "float32"
 
     return verdict
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Every unit as MindSpore would type it, and what it rounds and widens again."""
+    """Decides every unit as MindSpore would type it, with the values that it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
     settled = Ledger(flow).take(verdicts_of_types(rules))

@@ -65,8 +65,7 @@ class _MxnetTypes:
             yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
 
     def notes(self) -> Iterator[Note]:
-        """Notes on products of a parameter, which are MXNet's `dot` as the file has them, and on kinds of operators
-        that MXNet has no name for."""
+        """Notes on products of a parameter, which MXNet has as `dot` here, and on operators that it has no name for."""
         flow, traits = self.flow, self.options.lists.traits
         products = [op for op in flow.ops if self._sort_of(op) == "widest" and traits.has(op.role, "products")]
         found = [op for op in products if any(source != NONE and flow.values[source].parameter for source in op.inputs)]
@@ -118,23 +117,22 @@ class _MxnetTypes:
         unknown = next((source for source, types in known.items() if not types), None)
         wide = next((source for source, types in known.items() if FLOAT32 in types), None)
         if unknown is not None:
-            why = f"takes the widest type, and '{self._name_in_reason(unknown)}' is float32"
+            why = f"takes the widest type, and '{self.flow.values[unknown].name}' is float32"
             self._type_operator(op, False, why, knows_results=False)
         elif wide is not None:
-            why = f"takes the widest type, and '{self._name_in_reason(wide)}' is there in float32"
+            why = f"takes the widest type, and '{self.flow.values[wide].name}' is there in float32"
             self._type_operator(op, False, why)
         else:
             self._type_operator(op, True, "takes the widest type, and all operands are there in low")
 
     def _type_by_first(self, op: Op, operands: list[int]) -> None:
-        """Types an operator that takes in MXNet the type of the first of ``operands`` that is no number; float32 where
-        there is none."""
+        """Types an operator as the first of ``operands`` that is no number to MXNet; float32 where there is none."""
         first = next((source for source in operands if not _is_number(self.flow, source)), None)
         if first is None:
             self._type_operator(op, False, "is made as float32", knows_results=False)
             return
         low, known = self._is_low(self.flow.values[first]), bool(self.copies.get(first))
-        why = f"takes the type of '{self._name_in_reason(first)}'"
+        why = f"takes the type of '{self.flow.values[first].name}'"
         self._type_operator(op, low, why, knows_results=known, casts_operands=False)
 
     def _type_operator(
@@ -174,10 +172,6 @@ class _MxnetTypes:
         uses = [use for place in (one, other) for use in self.flow.uses[op.inputs[place]] if use.op == op.id]
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
 
-    def _name_in_reason(self, value: int) -> str:
-        """What a reason of the policy MXNet calls a value: its name in the file."""
-        return self.flow.values[value].name
-
     def _is_float(self, value: Value) -> bool:
         """Whether MXNet's lists speak of the value's type: float32 or the low one."""
         return value.dtype in (FLOAT32, self.options.dtype)
@@ -192,8 +186,7 @@ class _MxnetTypes:
 
 
 def _is_number(flow: Dataflow, value: int) -> bool:
-    """Whether a value is a number, which MXNet has as an attribute of the operator: a stored tensor without
-    dimensions."""
+    """Whether a value is a number to MXNet, an attribute of the operator: a stored tensor without dimensions."""
     return value != NONE and flow.values[value].weight and flow.shape(value) == ()
 
 

@@ -19,10 +19,9 @@ from .forward import PARITY, ForwardTypes
 @dataclass
 class OperatorCall:
     """One call of a framework's operator: its nodes in order, and its entry in the list (None: it is in none).
-
     ``named``: whether the file says of which call the nodes are. ``operands``: the values with a type to decide that
-    enter it, in order. ``at``: what becomes of it at the level, as `ListClass.at_level`; empty where it is in no list.
-    """
+    enter it, in order. ``at``: what becomes of it at the level, as `ListClass.at_level`; empty where it is in no
+    list."""
 
     listing: Listing | None
     named: bool
@@ -32,8 +31,7 @@ class OperatorCall:
 
 
 def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[OperatorCall]:
-    """The framework's call of every operator, by the operator's id; nodes of one call share the object. ``given``: what
-    is decided before any rule is asked."""
+    """The framework's call of every operator, by its id; nodes of one call share the object."""
     calls: dict[object, OperatorCall] = {}
     unnamed = _regions_without_calls(flow, lists)
     found = []
@@ -44,7 +42,7 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
         if origin is not None:
             key = _call_key(flow, lists, op, origin)
         if key not in calls:
-            listing = lists.of(unnamed[op.id][1]) if in_region else lists.listing(flow, op)
+            listing = lists.entry(unnamed[op.id][1]) if in_region else lists.listing(flow, op)
             calls[key] = OperatorCall(listing, origin is not None)
         calls[key].ops.append(op)
         found.append(calls[key])
@@ -55,11 +53,9 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
 
 def _call_key(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
     """A key that nodes of one framework's call share: of the call of the outermost module that a list names, by the
-    lowest id of the nodes of that module which are joined to this one; else of the call that ``origin`` names.
-
-    A module that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other.
-    """
-    module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.of(name)), None)
+    lowest id of the nodes of that module which are joined to this one; else of the call that ``origin`` names. A module
+    that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other."""
+    module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.entry(name)), None)
     if module is None:
         return op.scope, origin.group
     scope = origin.scopes[module]
@@ -93,8 +89,7 @@ def _regions_without_calls(flow: Dataflow, lists: OpLists) -> dict[int, tuple[in
 
 
 def _operands_of_call(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[Value]:
-    """Yields what enters a framework's call from outside and has a type to decide, each value once: no sizes, and no
-    scales that a schema wants in float32."""
+    """Yields what enters a framework's call and has a type to decide, once: nothing that a schema wants in float32."""
     ids = {op.id for op in ops}
     seen = set()
     for op in ops:
@@ -130,9 +125,8 @@ class PromotedTypes(ForwardTypes):
             call.at = self._at_level(call)
 
     def _at_level(self, call: OperatorCall) -> str:
-        """What becomes of a framework's call at the level, as `ListClass.at_level`; "" where it is in no list. A norm
-        that follows its data and whose slots must share one type is `INSIDE`: that is what a kernel computes that takes
-        float32 statistics beside low data."""
+        """What becomes of a framework's call, as `ListClass.at_level`; "" where it is in no list. A norm that follows
+        data of one type with its statistics is `INSIDE`, as kernels with float32 statistics beside low data."""
         if call.listing is None:
             return ""
         at = self.options.lists.framework.classes[call.listing.cls].at_level(self.options.level.name)
@@ -159,8 +153,7 @@ class PromotedTypes(ForwardTypes):
         return self.float32_among(op, self.strong(op, call.operands))
 
     def _settle_boundaries(self) -> bool:
-        """Makes float32 what enters and leaves bodies and functions where one of its values comes so; True when a unit
-        changed."""
+        """Makes float32 what crosses a boundary where a value comes so; True when a unit changed."""
         changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -207,8 +200,7 @@ class PromotedTypes(ForwardTypes):
         return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
-        """Whether a float32 reader gets the result of a call that is float32 inside alone (a norm on low data), which
-        rounds it to low in between."""
+        """Whether a float32 reader gets the result of a call that is `INSIDE`, a norm on low data, which rounds it."""
         if value.producer == NONE or self.calls[value.producer].at != INSIDE:
             return False
         outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]
@@ -226,8 +218,7 @@ class PromotedTypes(ForwardTypes):
     # -- notes ---------------------------------------------------------------------------------------------------------
 
     def refused(self) -> dict[int, str]:
-        """Units of operators' first operands that the framework would make low and that validity keeps in float32, each
-        with its slot."""
+        """Unit -> slot, of first operands that the framework would make low and that validity keeps in float32."""
         found: dict[int, str] = {}
         assert self.given is not None
         for op in self.flow.ops:

@@ -90,8 +90,7 @@ class Policy:
     by_operator: Callable[[OpLists, Level], ByOperator] | None = None
 
     def level(self, recipe: Recipe) -> str:
-        """The level of a recipe, the policy's default where it says none. Raises AmpError AMP302 for one that has no
-        meaning under this policy."""
+        """The level of a recipe, or the policy's default. Raises AmpError AMP302 for one that has no meaning here."""
         if recipe.level is None:
             return self.default_level
         if recipe.level not in self.levels:

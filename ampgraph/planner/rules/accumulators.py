@@ -31,7 +31,8 @@ Chain = frozenset[int]
     action="float32 for the deepest of them",
 )
 def deep_products(sight: Sight, decided: Decisions) -> Findings:
-    """The products that follow one another up to each value, the deepest taken out where they are too deep together."""
+    """Follows the products that lead to each value, and holds the deepest of them, one after the other, where they are
+    too deep together for float16 accumulators; what is held counts no more."""
     facts = sight.facts
     flow, dtype = facts.flow, facts.options.dtype
     if facts.options.kernels.accumulates != dtype:
@@ -45,10 +46,12 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
         if facts.traits.has(op.role, "products") and not any(decided.is_high(unit) for unit in op.slots.values()):
             depths[op.id] = depth(facts, op)
             chain |= {op.id}
-            while (total := sum(depths[i] for i in chain)) > (ALLOWED / error) ** 2:
+            total = sum(depths[product] for product in chain)
+            while total > (ALLOWED / error) ** 2:
                 deepest = max(sorted(chain), key=depths.__getitem__)
+                rulings.append(_hold_product(facts, flow.ops[deepest], depths[deepest], error * math.sqrt(total)))
                 chain -= {deepest}
-                rulings.append(_held(facts, flow.ops[deepest], depths[deepest], error * math.sqrt(total)))
+                total -= depths[deepest]
         chains.update((value, chain) for value in op.outputs if value != NONE)
     return Findings(rulings)
 
@@ -59,8 +62,7 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
     action="float32 for it",
 )
 def low_inside(sight: Sight, decided: Decisions) -> Findings:
-    """Operators whose kernel rounds inside, where a strict run rounds what they give alone; sums have a rule of their
-    own."""
+    """Holds operators, such as recurrent layers, whose kernel rounds inside; sums have a rule of their own."""
     facts = sight.facts
     inside = facts.options.kernels.low_inside
     kinds = inside.keys() - facts.traits.operators("sums")
@@ -70,36 +72,37 @@ def low_inside(sight: Sight, decided: Decisions) -> Findings:
     )
 
 
-def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
-    """Holds a product in float32, with the depth that was added up and the relative error that follows."""
+def _hold_product(facts: Facts, op: Op, depth: int, error: float) -> Ruling:
+    """Rule `accumulator`: holds a product in float32. ``depth``: how many products it adds up; ``error``: the relative
+    error of its row of products, of which it is one."""
     dtype = facts.options.dtype
-    text = f"{deep:,} products added up in {dtype}: with the products before and behind, {error:.1e} of the result"
+    text = f"{depth:,} products added up in {dtype}: with the products before and behind, {error:.1e} of the result"
     return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why("accumulator", text))])
 
 
 def _products_before(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
-    """The products that an operator's operands come from: of all that it multiplies, else the deepest."""
-    given = [chains[value] for value in op.inputs if value in chains]
-    if facts.traits.has(op.role, "bounded") or (
-        facts.traits.has(op.role, "additions") and _branch_count(facts, op) > 1
-    ):
+    """Rule `accumulator`: the products (ids) whose errors reach an operator's result: of all operands that it
+    multiplies, of any other the deepest row of one operand; none behind a bounded function or a sum of branches."""
+    given, traits = [chains[value] for value in op.inputs if value in chains], facts.traits
+    if traits.has(op.role, "bounded") or (traits.has(op.role, "additions") and _branch_count(facts, op) > 1):
         return Chain()
-    if facts.traits.has(op.role, "products") or facts.traits.has(op.role, "multiplies"):
+    if traits.has(op.role, "products") or traits.has(op.role, "multiplies"):
         return Chain().union(*given)
-    return max(given, key=lambda chain: (sum(depths[i] for i in chain), sorted(chain)), default=Chain())
+    return max(given, key=lambda chain: (sum(depths[product] for product in chain), sorted(chain)), default=Chain())
 
 
 def _branch_count(facts: Facts, op: Op) -> int:
-    """How many operands of an addition are branches: computed ones, and stored ones of more than one axis (others are
-    biases)."""
+    """Rule `accumulator`: how many operands of an addition are branches: computed, or stored and of several axes."""
     values = [facts.flow.values[value] for value in op.inputs if value != NONE]
-    return sum(not value.weight or sum(n != 1 for n in facts.sizes.dims(value.id)) > 1 for value in values)
+    return sum(not value.weight or sum(size != 1 for size in facts.sizes.dims(value.id)) > 1 for value in values)
 
 
 def depth(facts: Facts, op: Op) -> int:
-    """How many products are added up into one element, with open dimensions guessed."""
+    """How many products of two elements a product operator adds up into one element, with open dimensions guessed: for
+    an Einsum by its equation, a convolution by its weights' shape, else by the summed axis of the first operand."""
     dims = [facts.sizes.dims(value) for value in op.inputs[:2]]
-    if equation := facts.flow.attribute(op, "equation"):
+    equation = facts.flow.attribute(op, "equation")
+    if equation:
         left, _, result = str(equation).replace(" ", "").partition("->")
         sizes = dict(zip(left.partition(",")[0], dims[0], strict=False))
         return math.prod(size for letter, size in sizes.items() if letter not in result)

@@ -22,8 +22,8 @@ DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotie
     action="float32 from the sum to what it keeps away from zero",
 )
 def small_epsilon(sight: Sight, op: Op) -> Spoilt:
-    """What an eps keeps away from zero, from the sum on: flushed to zero it keeps nothing, below the smallest normal it
-    loses digits."""
+    """Holds `y + eps`, or `max(y, eps)`, and all up to the division, root or logarithm that it keeps away from zero:
+    flushed to zero eps keeps nothing, below the smallest normal number it loses digits."""
     traits, options = sight.facts.traits, sight.facts.options
     eps = _epsilon(sight, op)
     if not eps:
@@ -47,17 +47,18 @@ def small_epsilon(sight: Sight, op: Op) -> Spoilt:
 
 
 def _epsilon(sight: Sight, op: Op) -> float:
-    """The small number that an operator keeps its result away from zero with; 0 for none."""
+    """Rule `eps`: the small number by which an operator keeps its result away from zero; 0 for none."""
     flow = sight.facts.flow
-    numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
-    if len(op.inputs) == 1 and (lowest := flow.number(op, "min")) is not None:  # an operand in later versions
-        numbers.append(lowest)
-    return abs(numbers[0]) if len(numbers) == 1 and 0 < abs(numbers[0]) < DIVISION_EPS else 0.0
+    read = [flow.scalar(v) for v in op.inputs[:2] if v != NONE]
+    if len(op.inputs) == 1:
+        read.append(flow.number(op, "min"))  # of a Clip, whose later versions have an operand for it
+    numbers = [abs(number) for number in read if number is not None]
+    return numbers[0] if len(numbers) == 1 and 0 < numbers[0] < DIVISION_EPS else 0.0
 
 
 @looks("exp-sum", "exponentials", trigger="exp into a sum, in float16", action="float32 from the exp to its quotient")
 def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
-    """exp and the sum up to the quotient: e^x leaves float16 above x = 11.09. bfloat16 has float32's range."""
+    """Holds exp, the sum and the quotient behind, in float16: e^x leaves it above x = 11.09."""
     traits = sight.facts.traits
     if sight.facts.options.dtype != "float16":
         return None
@@ -76,19 +77,19 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
     action="float32 for the sum",
 )
 def long_sum(sight: Sight, op: Op) -> Spoilt:
-    """A sum of so many elements that a running sum in the low type no longer changes by adding one."""
+    """Holds a sum of so many elements that a running sum in the low type no longer changes by adding one, and one of an
+    unknown number where the target adds up in the low type."""
     dtype, kernels = sight.facts.options.dtype, sight.facts.options.kernels
     inside = dtype == "float16" and op.kind in kernels.low_inside
     if (kernels.accumulates == dtype or inside) and sight.facts.sizes.is_open(op, any_axes=inside):
         return f"{op.kind} adds up in {dtype}, and of how many elements is not known: their sum may overflow", [op]
-    if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.exact_up_to):
-        return None
-    return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]
+    count, limit = sight.facts.sizes.guessed(op), sight.facts.low.exact_up_to
+    return (f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]) if count > limit else None
 
 
 @looks("cumsum", "prefix_sums", trigger="a prefix sum", action="float32 for the sum")
 def prefix_sum(sight: Sight, op: Op) -> Spoilt:
-    """A running sum, each element of which has the rounding errors of all before."""
+    """Holds a running sum, each element of which has the rounding errors of all before."""
     low = sight.facts.low
     text = f"{op.kind} is exact up to {low.exact_up_to:,} in {low.name}, and every later element inherits the error"
     return text, [op]
@@ -111,7 +112,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
     if facts.options.dtype != "float16":
         return None
     if traits.has(op.role, "multiplies_up"):
-        small = facts.values.of(op.inputs[0]).size <= 1
+        small = facts.values.interval(op.inputs[0]).size <= 1
         return None if small else (f"{op.kind} multiplies many elements: the result leaves float16 early", [op])
     if op.id in facts.squares:
         return _square(facts, op, facts.squares[op.id])
@@ -125,9 +126,10 @@ def power(sight: Sight, op: Op) -> Spoilt:
 
 
 def _square(facts: Facts, op: Op, value: int) -> Spoilt:
-    """A square, or sum of squares, that may leave float16's range, with what takes its root; None where it fits."""
+    """Rule `pow`: why a square of ``value``, or sum of its squares, may leave float16's range, and this operator with
+    what leads to a root behind; None where it fits."""
     count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
-    fits = count * facts.values.of(value).size ** 2 <= facts.low.largest
+    fits = count * facts.values.interval(value).size ** 2 <= facts.low.largest
     if fits and not facts.measured.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
@@ -135,8 +137,8 @@ def _square(facts: Facts, op: Op, value: int) -> Spoilt:
 
 
 def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
-    """The products of a square with stored weights whose result goes into a root, with all up to that: what a divisive
-    normalisation divides by, x / sqrt(b + g x^2), is large however small the quotient is."""
+    """Rule `pow`: the products of a square with stored weights whose result goes into a root, with all up to that: what
+    a divisive normalisation divides by, x / sqrt(b + g x^2), is large however small the quotient is."""
     flow, traits = facts.flow, facts.traits
     found: list[Op] = []
     for product in (r for v in square.outputs for r in flow.readers(v)):
@@ -147,7 +149,7 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 
 
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
-    """The operators from a product over sums with constants to a root; empty where it does not end in one."""
+    """Rule `pow`: the operators from a product over sums with constants to a root; empty where none follows."""
     flow, traits, chain = facts.flow, facts.traits, [product]
     for value, reader in sole_readers(flow, product):
         chain.append(reader)
@@ -160,7 +162,7 @@ def _up_to_root(facts: Facts, product: Op) -> list[Op]:
 
 
 def _is_root(facts: Facts, op: Op) -> bool:
-    """Whether an operator is a power of a half, or of minus a half."""
+    """Rule `pow`: whether an operator raises to a half, or to minus a half."""
     exponents = [facts.flow.scalar(op.inputs[place]) for place in facts.traits.positions(op.role, "powers")]
     return any(n is not None and abs(n) == 0.5 for n in exponents)
 
@@ -187,16 +189,15 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
         return [v for v in writer.inputs if v not in facts.stored] if passes else []
 
     before = list(upstream(facts.flow, op.inputs[:1], further, facts.crossings.origins))
-    made, between = list(filter(is_made_by, before)), list(filter(further, before))
-    if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between)):
+    makers, between = list(filter(is_made_by, before)), list(filter(further, before))
+    if not makers or (dtype != "float16" and not any(_turns(facts, other) for other in between)):
         return None
     text = f"{op.kind} magnifies small probabilities: {dtype} has few digits for them, or none"
-    return text, [op, *between, *made]
+    return text, [op, *between, *makers]
 
 
 def _passes_on(facts: Facts, op: Op) -> bool:
-    """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
-    high enough."""
+    """Rule `probability`: whether an operator hands a probability on, and sets no floor of `LEAST` or more."""
     flow, traits = facts.flow, facts.traits
     if op.role in traits.operators("moves", "joins", "conversions", "nothing_in_inference"):
         return True
@@ -210,5 +211,5 @@ def _passes_on(facts: Facts, op: Op) -> bool:
 
 
 def _turns(facts: Facts, op: Op) -> bool:
-    """Whether an operator computes 1 - p."""
+    """Rule `probability`: whether an operator subtracts, as 1 - p does."""
     return facts.traits.has(op.role, "cancels") and not facts.traits.has(op.role, "additions")

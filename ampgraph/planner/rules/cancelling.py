@@ -31,13 +31,14 @@ Path = Mapping[int, Op]
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
     """The sums and their difference, where the low type would round both to more than what is left."""
-    ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
+    ops, dtype = sight.compute_once(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
 
 
 class Cancelling:
-    """Looks for sums of products that cancel, from the operator that adds or subtracts."""
+    """Looks for sums of products that cancel, from the operator that adds or subtracts. ``squares``: id of an operator
+    that squares -> the value that it squares; ``keeping``: kinds that keep a value's numbers."""
 
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
@@ -47,7 +48,7 @@ class Cancelling:
         self.squares = {op: v for op, v in facts.squares.items() if self._is_free(op)}
 
     def behind(self, op: Op) -> list[Op]:
-        """All that must be float32 for a difference that cancels; empty where none is known to."""
+        """All operators that must be float32 where ``op`` takes a difference that cancels; empty where it does not."""
         if not self._is_free(op.id):
             return []
         return self._variance(op) or self._squared_distance(op) or self._remainder(op)
@@ -58,19 +59,20 @@ class Cancelling:
         """What must be float32 where an operator computes a variance or a covariance as a mean of products less a
         product of means; empty for any other."""
         inputs = [v for v in op.inputs if v != NONE]
-        if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
+        if len(inputs) != 2 or self._computed_products.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
             product = self.flow.writer(self._origin_and_path(square)[0])
             if product is not None and self._multiplies(product):
-                ways = [self._linear_parts(v) for v in self._factors(product)]
-                if found := self._mean_of_products(mean, product, ways):
+                parts = [self._linear_parts(v) for v in self._factors(product)]
+                found = self._mean_of_products(mean, product, parts)
+                if found:
                     return [op, product, *found]
         return []
 
-    def _mean_of_products(self, mean: int, square: Op, ways: list[dict[int, Path]]) -> list[Op]:
+    def _mean_of_products(self, mean: int, square: Op, parts: list[dict[int, Path]]) -> list[Op]:
         """The operators that make ``mean`` out of products of values that the factors of ``square`` are the means of;
-        empty where none do."""
+        empty where none do. ``parts``: of each of the two factors, as `_linear_parts` returns them."""
 
         def adds_up(path: Path) -> bool:
             return any(self._has(op, "sums", "products") for op in path.values())
@@ -81,22 +83,22 @@ class Cancelling:
                 continue
             own = [self._origin_and_path(v)[0] for v in self._factors(op)]
             for first, second in (own, own[::-1]):
-                one, two = ways[0].get(first), ways[1].get(second)
+                one, two = parts[0].get(first), parts[1].get(second)
                 if one is not None and two is not None and adds_up(one) and adds_up(two):
                     between = {**path, **one, **two, op.id: op}
                     return list({**between, **self._weights(between)}.values())
         return []
 
     @cached_property
-    def _multiplied(self) -> set[int]:
-        """Values that are products of two computed values, or made of those by what may only move, convert or scale
-        them."""
+    def _computed_products(self) -> set[int]:
+        """For a difference that cancels: products of two computed values, and what may be made of such by moves."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
         ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
         return carried_values(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
-        """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
+        """For a difference that cancels: each Softmax that computes weights by which operators of ``path`` multiply;
+        rounded, these would no longer add up to one."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
         makers = [self.flow.writer(self._origin_and_path(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
@@ -113,7 +115,7 @@ class Cancelling:
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear_parts(self, value: int) -> dict[int, Path]:
-        """For a difference that cancels: value -> the operators through which ``value`` is a sum of multiples of it."""
+        """For a difference that cancels: of what ``value`` is a sum of multiples: part -> the operators in between."""
         start, moved = self._origin_and_path(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -134,97 +136,95 @@ class Cancelling:
     def _squared_distance(self, op: Op) -> list[Op]:
         """What must be float32 where a sum has a product and the squares of one of its operands, as a squared distance
         has; empty for any other."""
-        if self._powers.isdisjoint(op.inputs):
+        if self._sums_of_squares.isdisjoint(op.inputs):
             return []
         terms = self._terms(op)
-        squares = [t for t in terms if t.id in self.squares]
-        read = {
-            v: self._origin_and_path(v)
-            for t in terms
-            if t.id not in self.squares and self._has(t, "products")
-            for v in t.inputs
-            if v != NONE
-        }
+        squares = [term for term in terms if term.id in self.squares]
+        products = [term for term in terms if term.id not in self.squares and self._has(term, "products")]
+        read = {v: self._origin_and_path(v) for product in products for v in product.inputs if v != NONE}
         makers = [self.flow.writer(origin) for origin, _ in read.values()]
-        weighed = [w for w in makers if w is not None and w.id in self.squares]
-        squared = {self._origin_and_path(self.squares[s.id])[0] for s in (*squares, *weighed)}
-        moved = [path for origin, path in read.values() if origin in squared]
-        between = {op.id: op for path in moved for op in path.values()}
-        return [*terms, *weighed, *between.values()] if moved else []
+        weighed = [maker for maker in makers if maker is not None and maker.id in self.squares]
+        squared = {self._origin_and_path(self.squares[square.id])[0] for square in (*squares, *weighed)}
+        to_squared = [path for origin, path in read.values() if origin in squared]
+        between = {op.id: op for path in to_squared for op in path.values()}
+        return [*terms, *weighed, *between.values()] if to_squared else []
 
     def _terms(self, op: Op) -> list[Op]:
-        """The operators that make what is added up in a sum: through sums, multiples and moves to products and squares,
-        with these."""
+        """For a difference that cancels: a sum and the operators that make its terms: sums, multiples and moves, back
+        to products and squares, with these; at most `TERMS` are looked at."""
 
-        def further(one: Op) -> list[int]:
-            ends = one.id in self.squares or self._has(one, "products") or not (one is op or self._adds(one))
-            return [] if ends else one.inputs
+        def further(before: Op) -> list[int]:
+            if before.id in self.squares or self._has(before, "products"):
+                return []
+            return before.inputs if before is op or self._adds(before) else []
 
-        before = islice(upstream(self.flow, op.outputs, further), TERMS)
-        return [one for one in before if one is op or self._adds(one)]
+        found = islice(upstream(self.flow, op.outputs, further), TERMS)
+        return [before for before in found if before is op or self._adds(before)]
 
     def _adds(self, op: Op) -> bool:
         """For a difference that cancels: whether an operator may be part of a sum of products."""
         if op.id in self.squares:
             return True
-        kept = self._has(op, "products", "cancels", "conversions", "moves", "negates", "sums")
-        return self._is_free(op.id) and (
-            kept or (self._has(op, "scalings") and not self.facts.stored.isdisjoint(op.inputs))
-        )
+        if not self._is_free(op.id):
+            return False
+        scales_by_stored = self._has(op, "scalings") and not self.facts.stored.isdisjoint(op.inputs)
+        return scales_by_stored or self._has(op, "products", "cancels", "conversions", "moves", "negates", "sums")
 
     @cached_property
-    def _powers(self) -> set[int]:
-        """Values that are sums of squares and of what else is added to them."""
+    def _sums_of_squares(self) -> set[int]:
+        """For a difference that cancels: values that are squares, or sums with squares among their terms."""
 
         def carries(op: Op) -> bool:
-            known = not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs)
-            return known and self._adds(op)
+            of_computed = self._has(op, "products") and self.facts.stored.isdisjoint(op.inputs)
+            return not of_computed and self._adds(op)
 
         return carried_values(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
     def _remainder(self, op: Op) -> list[Op]:
-        """What must be float32 where a number is taken less a sum of k times (K k), of which almost nothing is left, as
-        of a prior's variance in a Gaussian process; empty where an operator takes no such thing."""
-        taken = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
-        totals = (w for w in _makers(self.flow, op) if w.outputs == taken and self._has(w, "sums"))
-        for total, form in ((one, made) for one in totals for made in _makers(self.flow, one)):
-            if form.id in self.squares and self._has(form, "multiplies"):
+        """What must be float32 where a sum of k times (K k) is subtracted from a number and almost nothing is left, as
+        of a prior's variance in a Gaussian process; empty where an operator does no such thing."""
+        subtracted = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
+        for total in _makers(self.flow, op):
+            for form in _makers(self.flow, total) if total.outputs == subtracted and self._has(total, "sums") else ():
                 makers = _makers(self.flow, form)
-                if any(self._has(w, "products") for w in makers):
+                is_form = form.id in self.squares and self._has(form, "multiplies")
+                if is_form and any(self._has(maker, "products") for maker in makers):
                     return [op, total, form, *makers]
         return []
 
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _has(self, op: Op, *traits: Trait) -> bool:
-        """Whether the operator has one of the traits."""
+        """For a difference that cancels: whether an operator has one of some traits."""
         return op.role in self.traits.operators(*traits)
 
     def _is_free(self, op: int) -> bool:
-        """Whether an operator has a type to decide, and is part of no norm."""
+        """For a difference that cancels: whether an operator (its id) has a type to decide and is in no norm."""
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _origin_and_path(self, value: int) -> tuple[int, Path]:
-        """What a value was before reshapes, conversions and multiplication by a number, and the operators that these
-        are."""
-        found = {op.id: op for op in operators_above(self.flow, value, self._scaled)}
-        return self._scaled([*found.values()][-1]) if found else value, found
+        """For a difference that cancels: the value that another is made of by reshapes, conversions and multiplication
+        by a number alone, and these operators, nearest first."""
+        found = {op.id: op for op in operators_above(self.flow, value, self._value_before)}
+        return (self._value_before([*found.values()][-1]) if found else value), found
 
-    def _scaled(self, op: Op) -> int:
-        """What an operator reshapes, converts or multiplies by a number; NONE where it does something else."""
+    def _value_before(self, op: Op) -> int:
+        """For a difference that cancels: the value that an operator reshapes, converts, or multiplies or divides by a
+        number; NONE where it does something else."""
         if not op.inputs or not self._is_free(op.id):
             return NONE
         if op.role in self.keeping:
             return op.inputs[0]
         if op.id in self.squares or not self._has(op, "scalings"):
             return NONE
-        plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
-        over = [op.inputs[place] for place in self.traits.positions(op.role, "divides")]
-        return plain[0] if len(plain) == 1 and plain[0] not in over else NONE
+        others = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
+        divisors = [op.inputs[place] for place in self.traits.positions(op.role, "divides")]
+        return others[0] if len(others) == 1 and others[0] not in divisors else NONE
 
 
 def _makers(flow: Dataflow, op: Op) -> list[Op]:
-    """The operators that make what one reads."""
-    return [w for v in op.inputs if v != NONE and (w := flow.writer(v)) is not None]
+    """The operators that make the operands of one."""
+    writers = [flow.writer(v) for v in op.inputs if v != NONE]
+    return [writer for writer in writers if writer is not None]

@@ -6,6 +6,7 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ...core.dataflow import NONE, Op
@@ -27,7 +28,7 @@ PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
     levels="careful",
 )
 def folded_constants(sight: Sight, decided: Decisions) -> Findings:
-    """Holds what a runtime computes at load time in float32, where it has a fallback kernel at all."""
+    """Holds what a target's fallback computes at load time, in float32 only; nothing where there is no fallback."""
     fallback = sight.facts.options.kernels.fallback
     if fallback is None:
         return Findings()
@@ -38,14 +39,14 @@ def folded_constants(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]:
-    """Small operators on constants and known sizes that would not be folded in the low type, as ``fallback``, the CPU,
-    has no kernel for it in some slot."""
+    """Rule `constant`: yields small operators on constants and known sizes that would not be folded in the low type, as
+    ``fallback``, the CPU, has no kernel for it in some slot."""
     flow, known = facts.flow, {NONE, *facts.stored}
-    holders, taken = {scope.op for scope in flow.scopes}, [flow.shape(value) for value in flow.scopes[0].inputs]
-    # the runtime then knows sizes that shape inference lost
-    fixed = all(shape is not None and all(isinstance(size, int) for size in shape) for shape in taken)
+    holders, inputs = {scope.op for scope in flow.scopes}, [flow.shape(value) for value in flow.scopes[0].inputs]
+    # where all inputs have known sizes, the runtime knows sizes that shape inference lost
+    fixed = all(shape is not None and all(isinstance(size, int) for size in shape) for shape in inputs)
     shapes, absent = facts.traits.operators("shapes"), {NONE}
-    read: list[Op] = []
+    folded: list[Op] = []
     for op in flow.ops:
         if op.role in shapes and _tells_known_shape(facts, op, fixed):
             known.update(op.outputs)
@@ -53,10 +54,9 @@ def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]
             continue
         elif op.id not in holders and not facts.traits.has(op.role, "random"):
             known.update(op.outputs)
-            read.append(op)
-    known.remove(NONE)
+            folded.append(op)
     low = facts.options.dtype
-    for op in read:
+    for op in folded:
         limit = PRODUCT if regions.classes[op.id] == "allow" else LARGE
         small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
         slots = (slot.split("@")[0] for slot in op.slots)
@@ -65,22 +65,18 @@ def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]
 
 
 def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
-    """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file, or any
-    where those of the inputs are (``fixed``).
-
-    Where others are not, and the runtime cannot fold what is computed of them, that takes a Cast of one number more."""
+    """Rule `constant`: whether a Shape reads a value whose last size, of which a head's scale is computed, is in the
+    file. ``fixed``: whether all inputs of the model have known sizes, so that any Shape counts. Where other sizes are
+    open, and the runtime cannot fold what is computed of them, that takes one Cast more."""
     if not op.inputs or op.inputs[0] == NONE:
         return False
-    if fixed:
-        return True
     shape = facts.flow.shape(op.inputs[0])
-    return shape is not None and all(isinstance(size, int) for size in shape[-1:])
+    return fixed or (shape is not None and all(isinstance(size, int) for size in shape[-1:]))
 
 
 def _size(facts: Facts, value: int, fixed: bool) -> int:
-    """Elements of a value; where its size is not known, more than any, or as if it were one where the runtime knows it
-    (``fixed``)."""
-    shape, count = facts.flow.shape(value), 1
-    for size in shape if shape is not None else (None,):
-        count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1
-    return count
+    """Rule `constant`: the number of elements of a value. An unknown size counts as more than any that is folded, or as
+    1 where all inputs of the model have known sizes (``fixed``)."""
+    shape, unknown = facts.flow.shape(value), 1 if fixed else LARGE + 1
+    sizes = shape if shape is not None else (None,)
+    return math.prod(size if isinstance(size, int) else unknown for size in sizes)

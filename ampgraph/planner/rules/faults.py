@@ -38,7 +38,8 @@ CONDITIONS: dict[str, Callable[..., str]] = {
     "groups_by_4": groups_by_4,
     "even_groups_into_one": even_groups_into_one,
 }
-"""As tables of kernels name them under `wrong`: asked with the groups of a convolution and the shape of its weight."""
+"""Conditions by the names that tables of kernels give under `wrong`: called with the groups of a convolution and the
+sizes of its weight, and returning why the target computes it wrongly, or ""."""
 
 
 @runs(
@@ -55,7 +56,8 @@ def wrong_kernels(sight: Sight, decided: Decisions) -> Findings:
         shape = flow.shape(op.inputs[1]) or ()
         sizes = [size for size in shape if isinstance(size, int) and size > 0]
         for condition in kernels.wrong[op.role] if len(sizes) == len(shape) > 1 else ():
-            if why := CONDITIONS[condition](flow.attribute(op, "group") or 1, *sizes):
+            why = CONDITIONS[condition](flow.attribute(op, "group") or 1, *sizes)
+            if why:
                 text = f"{kernels.target} computes it wrongly, in float32 too: {why}"
                 notes.append(Note("fault", describe(flow, op), text))
     return Findings(notes=notes)

@@ -17,7 +17,8 @@ from .rule import Findings, Ruling, Sight, runs
 
 
 def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
-    """Values beyond the limit, those that are low by a stronger right, and values that vanish."""
+    """Yields notes on values that were measured beyond the limit, on those of them that are low by a stronger right,
+    and on low values of which most elements become zero."""
     options, flow = facts.options, facts.flow
     if options.ranges is None:
         return
@@ -47,8 +48,8 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
     found, sources = [], []
     for value, text in sorted(sight.facts.passing.items()):
         item, why = flow.values[value], Why("range", text)
-        units = dict.fromkeys(u for u in (item.unit, *(use.unit for use in flow.uses[value])) if u != NONE)
-        found.append(Ruling([Hold(tuple(units), RANGE, why)]))
+        units = dict.fromkeys((item.unit, *(use.unit for use in flow.uses[value])))
+        found.append(Ruling([Hold(tuple(unit for unit in units if unit != NONE), RANGE, why)]))
         writer = flow.writer(value)
         root = decided.find(item.unit) if item.unit != NONE else NONE
         if writer is not None and root != NONE and (decided.sides[root] == HIGH or decided.ranks[root] <= RANGE):
@@ -64,7 +65,8 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def taint(sight: Sight, decided: Decisions) -> Findings:
-    """Holds what reads a source, operator after operator, until something bounds its size again."""
+    """Holds what reads a source of taint, operator after operator, up to products, norms and bounded functions: of
+    sources that leave the range all but products, of others the classes infer and deny."""
     facts = sight.facts
     flow, bounded = facts.flow, facts.traits.operators("bounded")
     seen: set[tuple[int, bool]] = set()
@@ -81,20 +83,21 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
             if (op, source.of_range) in seen:
                 continue
             seen.add((op, source.of_range))
-            for use in _reads(facts, op):
+            for use in _uses_of_results(facts, op):
                 reader = flow.ops[use.op]
                 cls = sight.regions.classes[reader.id]
                 ends = reader.role in bounded or cls in ("allow", "fp32", "")
-                if cls != "allow" if source.of_range else not ends and cls in ("infer", "deny"):
+                held = cls != "allow" if source.of_range else not ends and cls in ("infer", "deny")
+                if held:
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))
                 if not ends:
                     work.append(reader.id)
     return Findings([Ruling(holds)])
 
 
-def _reads(facts: Facts, op: int) -> Iterable[Use]:
-    """The uses of the values that carry on from an operator, into and out of bodies as well; those that are low in the
-    file too, which a cast back makes float32 again."""
+def _uses_of_results(facts: Facts, op: int) -> Iterable[Use]:
+    """Rule `taint`: yields the reads of an operator's results (``op``: its id), into and out of bodies as well: of
+    float32 ones, and of those that are low in the file, which a Cast may make float32 again."""
     flow, low = facts.flow, facts.options.dtype
     for value in flow.ops[op].outputs:
         if flow.values[value].dtype not in (FLOAT32, low):

@@ -30,25 +30,25 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
 def epilogue(sight: Sight, decided: Decisions) -> Findings:
     """Leaves the last arithmetic before a float32 output to the cut: the Cast costs the same in front of it as behind,
     and one rounding is saved."""
-    facts, regions, guarded = sight.facts, sight.regions, decided
-    read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
-    behind = {op for op in made - read if regions.classes[op] in WORTH}
-    behind -= scaled_results(facts, behind)
-    roots = {root for op in behind for root in guarded.units_of(facts.flow.ops[op])}
-    deciding = {facts.flow.units[unit].op for unit, root in enumerate(guarded.roots) if root in roots} - {NONE}
+    facts, regions = sight.facts, sight.regions
+    last = _ops_behind_products(facts, regions, decided) - _ops_before_products(facts, regions, decided)
+    last = {op for op in last if regions.classes[op] in WORTH}
+    last -= scaled_results(facts, last)
+    roots = {root for op in last for root in decided.units_of(facts.flow.ops[op])}
+    sharing = {facts.flow.units[unit].op for unit, root in enumerate(decided.roots) if root in roots} - {NONE}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
-    for op in map(facts.flow.ops.__getitem__, sorted(deciding)):
-        own = WORTH[regions.classes[op.id]] if op.id in behind else 1
-        for root in roots & guarded.units_of(op):
-            factors[root] = max(factors.get(root, -1), own)
-    preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
-    moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
+    for op in map(facts.flow.ops.__getitem__, sorted(sharing)):
+        factor = WORTH[regions.classes[op.id]] if op.id in last else 1
+        for root in roots & decided.units_of(op):
+            factors[root] = max(factors.get(root, -1), factor)
+    preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(decided, root)]
+    moves = {root: factor for root, factor in factors.items() if factor == 0 and decided.sides[root] == FREE}
     why = Why("epilogue", "no product reads its result")
-    where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
+    why_float32 = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
-        released={root: why for root in preferred if guarded.sides[root] == LOW},
+        released={root: why for root in preferred if decided.sides[root] == LOW},
         byte_worth={**dict.fromkeys(preferred, -1), **moves},
-        prefer_float32=dict.fromkeys(preferred, where_wide),
+        prefer_float32=dict.fromkeys(preferred, why_float32),
     )
 
 
@@ -59,8 +59,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
-    """The rule `branches`: prefers float32 for additions of residual streams and of their gradients, where that takes
-    no more Casts, as autocast, which rounds them for products only. Findings: what is released, and a byte's worth."""
+    """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts, as
+    autocast does, which rounds them for products only."""
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
@@ -78,19 +78,19 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def unserved(sight: Sight, decided: Decisions) -> Findings:
-    """Leaves to the cut what a list makes low for the sake of products around it, where none of them is low."""
+    """Leaves to the cut what a list makes low for the sake of products before it, none of which has a low kernel."""
     facts = sight.facts
     held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
     allowed = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.allowed)) if op.slots)
     products = {op.id: not held.isdisjoint(op.slots.values()) for op in allowed}
     if not any(products.values()):
         return Findings()
-    made = _made_by(facts, products)
+    served = _served_by_products(facts, products)
     why = Why("unserved", "no product before it has a kernel in the low type")
     found: dict[int, bool] = {}  # by unit: whether that holds for all of it
     for op in facts.flow.ops:
         for root in decided.units_of(op):
-            found[root] = found.get(root, True) and op.id not in products and made.get(op.id, False)
+            found[root] = found.get(root, True) and op.id not in products and served.get(op.id, False)
     free = [root for root, holds in found.items() if holds and decided.is_low(root) and _may_be_free(decided, root)]
     return Findings(released=dict.fromkeys(free, why))
 
@@ -102,9 +102,9 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def once(sight: Sight, decided: Decisions) -> Findings:
-    """Leaves to the cut what rounds a float32 result once more: it has more than twice the digits of a low one, and two
-    more, so that this is innocuous (S. A. Figueroa, When is double rounding innocuous?, 1995), unless it is smaller
-    than the low type's normal numbers."""
+    """Makes low what reads low values and whose float32 result only low readers round again: float32 has more than
+    twice the digits of a low type, and two more, so that one rounding gives the same bits (S. A. Figueroa, When is
+    double rounding innocuous?, 1995), unless the result is smaller than the low type's normal numbers."""
     flow, classes = sight.facts.flow, sight.regions.classes
     if sight.facts.options.level.infer != "float32":
         return Findings()
@@ -116,13 +116,14 @@ def once(sight: Sight, decided: Decisions) -> Findings:
             continue
         values = [flow.values[v] for v in (*op.inputs, *op.outputs)]
         by_list = (decided.sides[roots[0]], decided.ranks[roots[0]]) == (HIGH, LIST)
-        if by_list and all(_is_low(sight.facts, decided, value, op) for value in values):
+        if by_list and all(_is_low_value(sight.facts, decided, value, op) for value in values):
             found[roots[0]] = why
     return Findings(lowered=found)
 
 
-def _is_low(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
-    """Whether a value is low where it is made, and where others than ``op`` read it, if that makes it."""
+def _is_low_value(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
+    """Rule `once`: whether an operand of ``op`` is low, or a stored number that the low type holds exactly; whether all
+    readers of its result are low and none is a Cast of the file."""
     flow = facts.flow
     if value.weight:
         number = flow.scalar(value.id)
@@ -135,41 +136,41 @@ def _is_low(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
 
 
 def _may_be_free(decisions: Decisions, root: int) -> bool:
-    """Whether a unit is free, or low by nothing stronger than a list or a region."""
+    """For rules that leave units to the cut: whether one is free, or low by nothing stronger than a list or region."""
     side = decisions.sides[root]
     return side == FREE or (side == LOW and decisions.ranks[root] in (LIST, REGION))
 
 
-def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
-    """Operators that see what some low product computed."""
+def _ops_behind_products(facts: Facts, regions: Regions, decided: Decisions) -> set[int]:
+    """Rule `epilogue`: the ids of low products (without a slot: low in the file) and of all operators behind them."""
     flow, found, values = facts.flow, set[int](), set[int]()
     add, allowed = facts.crossings.copies_into(values), regions.allowed
     for op in flow.ops:
-        low = op.id in allowed and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
-        if low or not values.isdisjoint(op.inputs):
+        is_low_product = op.id in allowed and (not op.slots or any(map(decided.is_low, op.slots.values())))
+        if is_low_product or not values.isdisjoint(op.inputs):
             found.add(op.id)
             add(op.outputs)
     return found
 
 
-def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set[int]:
-    """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
+def _ops_before_products(facts: Facts, regions: Regions, decided: Decisions) -> Set[int]:
+    """Rule `epilogue`: the ids of operators with a product, a body's end or a low output of the model behind them."""
     flow = facts.flow
-    left = {value for scope in flow.scopes for value in scope.outputs}
-    ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
+    outputs = {value for scope in flow.scopes for value in scope.outputs}
+    ends = {v for v in outputs if any(use.op == NONE and decided.is_low(use.unit) for use in flow.uses[v])}
     writers = {flow.values[value].producer for value in ends | facts.crossings.after.keys()} - {NONE}
     return facts.with_all_before(regions.allowed | writers)
 
 
-def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
-    """Operator with products before it -> whether ``products`` says True of all the nearest ones."""
+def _served_by_products(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
+    """Rule `unserved`: id of an operator behind products -> whether ``products`` says True of all the nearest ones."""
     found, values = dict[int, bool](), dict[int, bool]()
     for op in facts.flow.ops:
-        near = [values[v] for v in op.inputs if v in values]
-        if near:
-            found[op.id] = all(near)
-        seen = products[op.id] if op.id in products else found.get(op.id)
-        for value in op.outputs if seen is not None else ():
+        nearest = [values[v] for v in op.inputs if v in values]
+        if nearest:
+            found[op.id] = all(nearest)
+        said = products.get(op.id, found.get(op.id))
+        for value in op.outputs if said is not None else ():
             for copy in facts.crossings.copies(value):
-                values[copy] = values.get(copy, True) and bool(seen)
+                values[copy] = values.get(copy, True) and bool(said)
     return found

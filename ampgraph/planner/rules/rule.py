@@ -15,14 +15,12 @@ from ..regions import Regions
 
 T = TypeVar("T")
 Levels = Literal["every", "careful", "warned"]
-"""Where a rule acts: at every level; where a level's accuracy guards hold; there, while it warns where they warn."""
+"""Where a rule acts: at every level; where a level's accuracy guards hold; or there, and where they warn it warns."""
 
 
 class Ruling(NamedTuple):
-    """Holds for one reason, each of one node, and a note for the case that some of them had an effect.
-
-    ``says_count``: the note's text starts with how many nodes that were; ``silent`` holds do not count.
-    """
+    """Holds for one reason, each of one node, and a note for the case that some had an effect. ``says_count``: the
+    note's text goes on behind how many nodes had; ``silent``: holds that do not count for it."""
 
     holds: Sequence[Hold]
     note: Note | None = None
@@ -48,13 +46,13 @@ class Findings:
         rulings: units to hold with a reason, in the order of the model.
         sources: operators whose results are tainted: what follows may be wrong in the low type.
         notes: shown whatever has an effect.
-        released: units that the cut decides instead of a list.
-        lowered: units that are low instead of what a list says.
+        released: units that the cut decides instead of a list, with why.
+        lowered: units that are low instead of what a list says, with why.
         byte_worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
-        prefer_float32: those that are float32 where that takes no more Casts, with the reason.
+        prefer_float32: free units that are float32 where that takes no more Casts, with why.
         integer_valued: float values that hold integers.
         floors: mask constants, by value, with what replaces their lowest elements.
-        flushing: weights with the share that the low type makes zero.
+        flushing: weights, by value, with the share that the low type makes zero.
     """
 
     rulings: Sequence[Ruling] = ()
@@ -69,7 +67,7 @@ class Findings:
     flushing: Mapping[int, float] = field(default_factory=dict)
 
     def enter(self, ledger: Ledger) -> None:
-        """Enters all that was found into the ledger."""
+        """Enters rulings into the ledger, then what is released and lowered, sources and notes; not the rest."""
         for ruling in self.rulings:
             ruling.enter(ledger)
         for unit, why in self.released.items():
@@ -80,7 +78,7 @@ class Findings:
         ledger.notes += self.notes
 
     def __or__(self, later: Findings) -> Findings:
-        """These findings and later ones; of one unit or value what was found first counts, and the least worth."""
+        """These findings with later ones; of one unit or value what was found first counts, and of worths the least."""
         least = {unit: min(worth, self.byte_worth.get(unit, worth)) for unit, worth in later.byte_worth.items()}
         return Findings(
             [*self.rulings, *later.rulings],
@@ -98,7 +96,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a rule looks at: the facts of a model, and its regions."""
+    """What a rule looks at: the facts of a model, and its regions. ``_made``: what `compute_once` has computed."""
 
     facts: Facts
     regions: Regions
@@ -106,15 +104,21 @@ class Sight:
 
     @staticmethod
     def at(facts: Facts, regions: Regions) -> Sight:
-        """A sight that has what one of the same regions, by other words, has made already."""
-        seen: list[Any] = facts.sights
-        other = (one for one in seen if (one.regions.of_op, one.regions.classes) == (regions.of_op, regions.classes))
-        sight = Sight(facts, regions, next((one._made for one in other), {}))
-        seen.append(sight)
+        """The sight of a model's facts and regions. It shares what was computed for an earlier one whose operators have
+        the same regions and classes, and remembers itself in ``facts`` for later ones."""
+        made: dict[object, Any] = {}
+        earlier: list[Any] = facts.sights
+        for other in earlier:
+            if (other.regions.of_op, other.regions.classes) == (regions.of_op, regions.classes):
+                made = other._made
+                break
+        sight = Sight(facts, regions, made)
+        earlier.append(sight)
         return sight
 
-    def of(self, make: Callable[..., T], *args: object) -> T:
-        """What ``make`` gives for this sight, made once: several rules share it, whatever the level."""
+    def compute_once(self, make: Callable[..., T], *args: object) -> T:
+        """What ``make(sight, *args)`` gives for a rule's sight, computed once: several rules share it. It must depend
+        on nothing else, as sights of other levels share it too."""
         if (make, args) not in self._made:
             self._made[make, args] = make(self, *args)
         found: T = self._made[make, args]
@@ -126,14 +130,14 @@ Spoilt = tuple[str, Sequence[Op]] | None
 Look = Callable[[Sight, Op], Spoilt]
 Run = Callable[[Sight, Decisions], Findings]
 Report = Callable[[Facts, Findings, Decisions], Iterable[Note]]
+"""The notes of a rule once everything is decided."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, by the name that its decisions bear. ``validity``: it cannot be switched off, as all else is wrong.
-
-    It looks at every operator that has one of some ``traits``, or ``run``s over the model; ``report`` says what is to
-    be said of it once everything is decided. Lists, schema and kernels decide slot by slot, before all others."""
+    """One rule of the planner, by the name that its decisions bear; ``trigger`` and ``action`` are words for users. It
+    ``look``s at every operator with one of some ``traits``, or ``run``s over the model; one with neither is decided by
+    `planner.classify`. ``validity``: it cannot be switched off, as the result would be wrong."""
 
     name: str
     trigger: str
@@ -146,12 +150,12 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether the planner's rule acts at a level with such accuracy guards."""
+        """Whether the planner's rule acts, or warns, at a level with such accuracy guards: hold, warn or off."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 
 def looks(name: str, *traits: Trait, trigger: str, action: str) -> Callable[[Look], Rule]:
-    """Makes a function a rule of the planner on accuracy, which looks at one operator after the other."""
+    """A decorator that makes a function a planner's rule on accuracy that looks at every operator with such a trait."""
     return lambda look: Rule(name, trigger, action, traits=traits, look=look)
 
 
@@ -164,17 +168,17 @@ def runs(
 
 
 def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = (), where: Op | None = None) -> Ruling:
-    """A ruling that holds operators, and the units ``beside`` them, for one reason; its note is at ``where``, else at
-    the first operator."""
+    """A ruling that holds operators, and units ``beside`` them; its note is at ``where``, else at the first."""
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     holds += [Hold((unit,), ACCURACY, why) for unit in beside]
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))
 
 
 def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
-    """What rules find that look at one operator after the other, at a level whose guards ``hold`` or do not."""
+    """What rules find that look at one operator after the other. ``hold``: whether the level's guards hold; operators
+    inside of regions are not looked at then, as their region decides for them, and else only those of class fp32."""
     facts, classes = sight.facts, sight.regions.classes
-    safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}  # their region decides for them
+    safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for role in facts.traits.operators(*rule.traits):
@@ -187,24 +191,24 @@ def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
             spoilt = rule.look(sight, op)
             if spoilt is not None:
                 why, ops = Why(rule.name, spoilt[0]), spoilt[1]
-                found.append(ruling(facts, why, ops, _crossed(facts, ops), op))
+                found.append(ruling(facts, why, ops, _units_passed_between(facts, ops), op))
                 sources += [Source(other.id, why, False) for other in ops]
     return Findings(found, sources)
 
 
-def _crossed(facts: Facts, ops: Collection[Op]) -> list[int]:
-    """What hands values over a boundary of a body or a function, from one of some operators to another."""
+def _units_passed_between(facts: Facts, ops: Collection[Op]) -> list[int]:
+    """For rulings: units of values that operators read across a boundary of a body or function from one another."""
     flow, crossings, ids = facts.flow, facts.crossings, {op.id for op in ops}
     found: dict[int, None] = {}
     for formal in (v for op in ops for v in op.inputs if v in crossings.before):
-        passed = sorted(crossings.origins(formal))
-        if any(flow.values[v].producer in ids for v in passed):
-            found.update((unit, None) for v in passed if (unit := flow.values[v].unit) != NONE)
+        passed = [flow.values[v] for v in sorted(crossings.origins(formal))]
+        if any(value.producer in ids for value in passed):
+            found.update((value.unit, None) for value in passed if value.unit != NONE)
     return list(found)
 
 
 def warned(findings: Findings, decided: Decisions) -> Findings:
-    """What a rule would hold, as notes on what is low, where the rule does not act at this level."""
+    """A rule's findings where guards only warn: notes on rulings that would hold what is low, and the rule's own."""
     notes = [
         Note(f"{ruling.note.topic} (not held)", ruling.note.where, ruling.note.text)
         for ruling in findings.rulings
@@ -214,7 +218,8 @@ def warned(findings: Findings, decided: Decisions) -> Findings:
 
 
 def reaches(sight: Sight, op: Op, kinds: frozenset[str], through: frozenset[str]) -> list[Op]:
-    """The chain from an operator to the first of ``kinds`` behind exact moves; empty when there is none."""
+    """The chain of readers from an operator to the first whose role is among ``kinds``, that one included, by way of
+    operators with roles among ``through``, each role once; empty when there is none."""
     for reader in (r for v in op.outputs for r in sight.facts.flow.readers(v)):
         if reader.role in kinds:
             return [reader]

@@ -26,21 +26,23 @@ NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary p
     action="float32 from the product that they come from",
 )
 def small_powers(sight: Sight, op: Op) -> Spoilt:
-    """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
+    """Holds the logarithm of a power, or a quotient by one (a Pow below 0 too), and all from where the powers come: the
+    small ones count as much as the large ones."""
     facts, traits = sight.facts, sight.facts.traits
     exponents = [facts.flow.scalar(op.inputs[place]) for place in traits.positions(op.role, "powers")]
-    if any(n is None or n >= 0 for n in exponents):
+    if any(exponent is None or exponent >= 0 for exponent in exponents):
         return None
-    divides = traits.has(op.role, "divides")
-    value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
-    divides |= bool(exponents)
-    ops = sight.of(Spectra).behind(op, value, narrow=divides)
+    divisors = traits.positions(op.role, "divides")
+    value = op.inputs[divisors[0]] if divisors else op.inputs[0]
+    divides = bool(divisors) or bool(exponents)
+    ops = sight.compute_once(Spectra).behind(op, value, narrow=divides)
     verb = "divides by powers" if divides else "magnifies small powers"
     return (f"{op.kind} {verb}: {facts.options.dtype} rounds large ones by as much", ops) if ops else None
 
 
 class Spectra:
-    """Looks for powers in a model: where they are made, what sums and scales them, and what they are made of."""
+    """Rule on spectra: looks for powers in a model: where they are made, what sums and scales them, and what they are
+    made of. ``squares``: ids of operators that square, outside of regions."""
 
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
@@ -50,13 +52,13 @@ class Spectra:
         self._constant = constants(self.flow, self.traits)
 
     def behind(self, sink: Op, value: int, narrow: bool) -> list[Op]:
-        """All that must be float32 for the powers in a value that ``sink`` reads; empty where there are none.
-        ``narrow``: for powers of single coefficients of the model's own input alone."""
+        """All operators that must be float32 for the powers in a value that ``sink`` reads, with this; empty where
+        there are none. ``narrow``: only for powers of single coefficients of a transform of the model's own inputs."""
 
         def is_power(op: Op) -> bool:
-            return not self._powers.isdisjoint(op.outputs) and not (
-                narrow and (self._is_product(op) or self._adds_many(op))
-            )
+            if narrow and (self._is_product(op) or self._adds_many(op)):
+                return False
+            return not self._powers.isdisjoint(op.outputs)
 
         def further(op: Op) -> list[int]:
             return op.inputs if is_power(op) and op.id not in self.squares else []
@@ -69,12 +71,13 @@ class Spectra:
         return [sink, *before, *origins]
 
     def _origins(self, squares: list[Op], narrow: bool) -> list[Op]:
-        """What squares are made of: up to the first product, and on where nothing but sums and products of the model's
-        own inputs comes before it."""
+        """Rule on spectra: the operators that squares are made of, back to the first products, and on where nothing but
+        sums and products of the model's own inputs comes before these. ``narrow``: as of `behind`."""
 
         def is_origin(op: Op) -> bool:
-            may = self._is_constant(op) or self.traits.has(op.role, "spectral")
-            return bool(op.slots) and may and op.id not in self.regions.inside and not (narrow and self._adds_many(op))
+            if not op.slots or op.id in self.regions.inside or (narrow and self._adds_many(op)):
+                return False
+            return self._is_constant(op) or self.traits.has(op.role, "spectral")
 
         def further(op: Op) -> list[int]:
             goes_on = self._is_constant(op) or self._is_raw(op) or not self._is_product(op)
@@ -84,11 +87,11 @@ class Spectra:
         return [op for op in upstream(self.flow, read, further, self.crossings.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
-        """Whether an operator is a transform or product that adds up a spectrum."""
+        """Rule on spectra: whether an operator is a transform, or a product, which may be one written out."""
         return self.traits.has(op.role, "transforms")
 
     def _adds_many(self, op: Op) -> bool:
-        """Rule on spectra: whether an operator sums so many elements that small ones count beside large ones."""
+        """Rule on spectra: whether an operator sums more than `NARROW` elements, which is a norm, no single power."""
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and self.facts.sizes.guessed(op) > NARROW
 
@@ -96,11 +99,11 @@ class Spectra:
 
     @cached_property
     def _powers(self) -> set[int]:
-        """Values that squares were summed, scaled and moved to."""
+        """Rule on spectra: values that are squares, or made of squares by sums, scalings and moves."""
         return carried_values(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
-        """Rule on spectra: whether an operator makes powers of powers: a product does with stored numbers, no bias."""
+        """Rule on spectra: whether an operator makes powers of powers; a product only by stored numbers, no bias."""
         if op.id in self.regions.inside or not self.traits.has(op.role, "spectral"):
             return False
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
@@ -109,15 +112,15 @@ class Spectra:
         """Rule on spectra: whether everything an operator writes is stored or follows from what is."""
         return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
-    def _is_plain(self, op: Op) -> bool:
-        """Rule on spectra: whether an operator bends nothing: it sums, scales, or is of constants alone."""
+    def _is_linear(self, op: Op) -> bool:
+        """Rule on spectra: whether an operator only sums, scales or moves floats, or reads constants alone."""
         return self._is_constant(op) or not op.slots or self.traits.has(op.role, "spectral")
 
     @cached_property
-    def _bent(self) -> set[int]:
-        """Rule on spectra: values that more than sums and products separate from the inputs: those of a network."""
-        return carried_values(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
+    def _values_of_network(self) -> set[int]:
+        """Rule on spectra: values that more than sums and products separate from the model's inputs."""
+        return carried_values(self.flow.ops, lambda op: not self._is_linear(op), lambda op: True, self.crossings.copies)
 
     def _is_raw(self, op: Op) -> bool:
-        """Whether an operator is part of a transform of the model's inputs."""
-        return self._is_plain(op) and self._bent.isdisjoint(op.inputs)
+        """Rule on spectra: whether an operator is part of a transform of the model's inputs."""
+        return self._is_linear(op) and self._values_of_network.isdisjoint(op.inputs)

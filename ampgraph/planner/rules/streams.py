@@ -40,15 +40,17 @@ def residual_streams(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) -> bool:
-    """Whether an addition reads nothing float32 and no sum of computed values, such as a stream's (``wide``: all
-    additions of streams), on a target that takes a Cast to float32 into the kernel behind it."""
+    """Rule `stream`: whether a target takes a Cast to float32 into the kernel behind it, and an addition reads nothing
+    float32 and no sum of computed values, such as one of ``wide`` (ids of all additions of streams)."""
+    if not facts.options.kernels.raises_inside:
+        return False
     flow, traits = facts.flow, facts.traits
+    if any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs):
+        return False
     through = first_operand_of(traits.operators("conversions", "moves"))
     writers = [flow.writer(value_above(flow, value, through)) for value in op.inputs]
-    wider = any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs)
-    sums = (one for one in writers if one is not None and traits.has(one.role, "additions"))
-    added = any(facts.stored.isdisjoint(one.inputs) for one in sums)
-    return facts.options.kernels.raises_inside and not wider and not added
+    sums = [writer for writer in writers if writer is not None and traits.has(writer.role, "additions")]
+    return not any(facts.stored.isdisjoint(added.inputs) for added in sums)
 
 
 @runs(
@@ -58,7 +60,7 @@ def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) 
     levels="every",
 )
 def float32_streams(sight: Sight, decided: Decisions) -> Findings:
-    """Holds whole streams, with norms and moves, so that no Cast stands inside of one."""
+    """Holds whole residual streams, with norms and moves, so that no Cast is inside; a note where there are none."""
     facts = sight.facts
     if not facts.options.recipe.fp32_stream:
         return Findings()
@@ -68,8 +70,9 @@ def float32_streams(sight: Sight, decided: Decisions) -> Findings:
     rulings = []
     for stream in found.streams:
         why = Why(FP32_STREAM, f"--fp32-stream: in a residual stream of {len(stream)} additions")
-        wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}
-        ops = (facts.flow.ops[op] for op in sorted(wide))
+        carried = [found.carried[addition] for addition in stream]
+        held = {*stream, *(op for results in carried for op in (*results.norms, *results.moves))}
+        ops = (facts.flow.ops[op] for op in sorted(held))
         rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]))
     return Findings(rulings)
 
@@ -84,7 +87,7 @@ KEEPS: tuple[Trait, ...] = (
     "bounds",
     "extremes",
 )
-"""Traits of what hands a state on, changed a little or not: no product, and no function that bounds it anew."""
+"""Traits of operators that hand a state on, changed a little or not: no product, no function that bounds it anew."""
 
 
 @runs(
@@ -99,15 +102,15 @@ def recurrences(sight: Sight, decided: Decisions) -> Findings:
     for state, path in _states(facts, sight.regions):
         value = flow.values[state]
         why = Why("recurrence", f"every round adds to '{value.name}': its roundings to {dtype} add up")
-        units = (*dict.fromkeys(u for op in path for u in op.slots.values()), value.unit)
+        units = (*dict.fromkeys(unit for op in path for unit in op.slots.values()), value.unit)
         note = Note(why.rule, describe(flow, flow.ops[flow.scopes[value.scope].op]), why.text)
         found.append(Ruling([Hold(units, ACCURACY, why)], note))
     return Findings(found)
 
 
 def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
-    """The states of loops that are added to, as a body takes them, each with the operators between its old and its new
-    value."""
+    """Rule `recurrence`: yields the states of loops that are added to, as the values that a body is given, each with
+    the operators between its old and its new value."""
     flow = facts.flow
     for after, before in flow.passed:
         if NONE in (after, before) or flow.values[before].dtype != FLOAT32 or flow.values[before].unit == NONE:
@@ -115,13 +118,14 @@ def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
         scope = flow.values[before].scope
         if flow.values[after].scope != scope or flow.scopes[scope].kind != "body" or after == before:
             continue
-        path = _between(facts, regions, before, after)
+        path = _ops_keeping_state(facts, regions, before, after)
         if _is_added_to(facts, before, path):
             yield before, path
 
 
-def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op]:
-    """The operators on the ways from a state's old value to its new one that only keep it."""
+def _ops_keeping_state(facts: Facts, regions: Regions, before: int, after: int) -> list[Op]:
+    """Rule `recurrence`: the operators that only keep (`KEEPS`) a state on the ways from its old value ``before`` to
+    its new one ``after``, in order; empty where they are not joined by such."""
     flow, scope = facts.flow, facts.flow.values[before].scope
     reached, on_way = {before}, list[Op]()
     for op in flow.with_roles(facts.traits.operators(*KEEPS)):  # writers before readers
@@ -138,17 +142,15 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
 
 
 def _is_added_to(facts: Facts, state: int, path: list[Op]) -> bool:
-    """Whether something that is computed is added to a state before a gate scales it.
-
-    What a gate scales down first, f c + i g, forgets its roundings with the rest.
-    """
-    whole = {state}
+    """Rule `recurrence`: whether something that is computed is added to a state before a gate scales it. A state that a
+    gate scales down first, f c + i g, forgets its roundings with the rest."""
+    unscaled = {state}
     for op in path:
-        if not any(v in whole for v in op.inputs):
+        if not any(v in unscaled for v in op.inputs):
             continue
         alone = len([v for v in op.inputs if v != NONE and not facts.flow.values[v].weight]) == 1
         if facts.traits.has(op.role, "cancels") and not alone:
             return True
         if alone or not facts.traits.has(op.role, "scalings"):
-            whole.update(op.outputs)
+            unscaled.update(op.outputs)
     return False

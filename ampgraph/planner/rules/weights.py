@@ -11,7 +11,7 @@ from ...core.dataflow import FLOAT32, NONE, Value
 from ...core.plan import Note, Why
 from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
 from ..facts.facts import Facts
-from ..facts.values import Extent, fill
+from ..facts.values import Extent, fill_number
 from .rule import Findings, Ruling, Sight, runs
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
@@ -21,7 +21,7 @@ QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it
 
 
 def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
-    """Weights that are read low although a part of them becomes zero, the worst first."""
+    """Yields notes on weights that are read low although a part of them becomes zero, the worst first."""
     flow = facts.flow
     for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(settled.is_low(use.unit) for use in flow.uses[value]):
@@ -38,8 +38,8 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
     report=report_flushing,
 )
 def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
-    """Reads every stored tensor that is read low: holds readers of what leaves the range or becomes zero, gives masks a
-    floor."""
+    """Looks at every stored tensor that may be read low, in the order of the model: holds the readers of one that
+    leaves the range or mostly becomes zero; a mask gets a floor instead, and one that partly becomes zero is named."""
     facts = sight.facts
     options, reader, largest = facts.options, _Reader(facts, decided), facts.low.largest
     multiplied = "floor" in options.rewrites
@@ -63,7 +63,8 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
 
 
 class _Reader:
-    """Of the rule on stored tensors: reads those that somebody reads low, and holds readers."""
+    """Rule on stored tensors: reads those that somebody may read low, and holds readers, which it heeds for the next
+    ones. ``found``, ``sources``, ``notes``: what becomes its findings."""
 
     def __init__(self, facts: Facts, decided: Decisions) -> None:
         self.facts, self.decided = facts, decided
@@ -73,9 +74,10 @@ class _Reader:
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
-        """Rule on stored tensors: all of float32 that matter, or are filled, with extents; heeds what it holds."""
+        """Rule on stored tensors: yields each float32 tensor that is worth reading with its extent, and those that are
+        filled with a number or converted from a wider type. Lazily: what is held meanwhile need not be read."""
         flow = self.facts.flow
-        filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
+        filled = {op.outputs[0]: fill_number(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
             if value.dtype == FLOAT32 and value.weight and self._is_worth_reading(value):
@@ -86,12 +88,12 @@ class _Reader:
     def _is_worth_reading(self, value: Value) -> bool:
         """Rule on stored tensors: whether somebody may read one low, or it is no work to look at it."""
         flow = self.facts.flow
-        return flow.weights.size(value) <= QUICK or not all(
-            self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE
-        )
+        units = [use.unit for use in flow.uses[value.id] if use.unit != NONE]
+        return flow.weights.size(value) <= QUICK or not all(map(self._is_high, units))
 
     def may_floor(self, value: Value) -> bool:
-        """Rule on stored tensors: whether one is stored, or filled with one number that the file holds."""
+        """Rule on stored tensors: whether a mask can get a floor: it is stored, or filled with one number in an ONNX
+        model where the rewrite `floor` is asked for."""
         writer = self.facts.flow.writer(value.id)
         fills = writer is not None and self.facts.traits.has(writer.role, "fills")
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
@@ -101,7 +103,7 @@ class _Reader:
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _converted(self) -> dict[int, Array]:
-        """Rule on stored tensors: the numbers that are made float32 of small ones of wider types."""
+        """Rule on stored tensors: value -> its numbers, of Casts to float32 of stored tensors of wider types."""
         flow, found = self.facts.flow, dict[int, Array]()
         for op in flow.with_roles(self.facts.traits.operators("conversions")):
             item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
@@ -111,10 +113,11 @@ class _Reader:
         return found
 
     def hold(self, value: Value, text: str, taints: bool) -> None:
-        """Rule on stored tensors: keeps the readers (or the maker) of one in float32, and names it."""
+        """Rule on stored tensors: keeps the readers of a stored tensor, or the maker of another, in float32; a note
+        says which would be low. ``text``: why; ``taints``: whether their results are sources of taint."""
         flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
-        units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
-        lowered = [u for u in units if not self._is_high(u)]
+        units = [use.unit for use in flow.uses[value.id] if use.unit != NONE] if value.weight else [value.unit]
+        lowered = [unit for unit in units if not self._is_high(unit)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.decided.find, units))
         owners = [flow.units[unit].op for unit in units if taints]
@@ -125,14 +128,15 @@ class _Reader:
 
 
 def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
-    """The rules' masks: the constants that have to be floored: somebody reads them low on the way to their Softmax."""
+    """Of masks that rules found (``floors``: value -> what replaces its lowest elements) those that have to be floored:
+    an operator on the way to their Softmax reads them low, or fills them low."""
     values = facts.flow.values
-    made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
-    return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
+    filled_low = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
+    return {v: floor for v, floor in floors.items() if v in filled_low or facts.masks.reads_low(settled, v)}
 
 
 def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
-    """A note for every mask that is stored with another minimum."""
+    """Yields a note for every mask that gets another minimum. ``floors``: value -> this minimum."""
     for value, floor in sorted(floors.items()):
         text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
         if not facts.masks.has(value):

@@ -12,15 +12,15 @@ from ...core.graph import NodeEditor
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
-UNBOUND = 3.4e38  # beyond it a bound is none: the default of old Clips
+UNBOUND = 3.4e38  # a bound of this magnitude or more is none: the default of old Clips
 SINCE = 8  # Max and Min spread their operands from this opset on
 SIDES = (("Max", "min"), ("Min", "max"))
-"""What keeps a lower and an upper bound, and the attribute that an old Clip has it in."""
+"""What keeps the lower bound, then the upper one, and the attribute that an old Clip has it in."""
 
 
 @dataclass(frozen=True)
 class MaxAndMin(RewriteRule):
-    """``source``: what is clipped."""
+    """Writes a Clip as Max and Min. ``source``: the name of what is clipped."""
 
     source: str
 
@@ -31,8 +31,7 @@ class MaxAndMin(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:
-        """Every Clip without a kernel in the low type, whose bounds fit it and which the user's patterns do not
-        name."""
+        """Yields every Clip without a low kernel whose bounds fit the low type and which no pattern names."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("bounds")):
             if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named_ops(known):
@@ -43,11 +42,11 @@ class MaxAndMin(RewriteRule):
         return frozenset(op.kind for op in self.ops(known.flow))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where a trial plan makes the Clip low: float32 has its kernel."""
+        """Whether a trial plan makes the Clip low: in float32 it has its kernel."""
         return all_low(self.ops(known.flow), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Max by the lower bound, then Min by the upper one; none for a bound that float32 never reaches."""
+        """Writes Max by the lower bound, then Min by the upper one; nothing for a bound that float32 never reaches."""
         (op,), (value,) = self.edited(editor), self.operands(editor, flow)
         limits = bounds(flow, op)
         self.refuse(len(op.outputs) == 1 and None not in limits)
@@ -78,16 +77,18 @@ class MaxAndMin(RewriteRule):
 
 
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:
-    """Rewrite of a Clip: its lower and upper bound; None for one that is not known, infinite for none."""
+    """Rewrite of a Clip: its lower and upper bound; None for one that is not known, infinite where there is none. An
+    old Clip of one operand has them as attributes."""
+    unbounded = (-float("inf"), float("inf"))
     if len(op.inputs) == 1:
         given = [flow.number(op, name) for name in ("min", "max")]
-        return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]
+        return [none if number is None else float(number) for none, number in zip(unbounded, given, strict=True)]
     operands = [*op.inputs[1:], NONE][:2]
-    return [side * float("inf") if v == NONE else flow.scalar(v) for side, v in zip((-1, 1), operands, strict=True)]
+    return [none if v == NONE else flow.scalar(v) for none, v in zip(unbounded, operands, strict=True)]
 
 
 def _lacks_a_kernel(known: Known, op: Op) -> bool:
-    """Whether an operator has no low kernel, and those in its place have."""
+    """Rewrite of a Clip: whether the target has no low kernel of it, and those of Max and Min."""
     flow, kernels, dtype = known.flow, known.options.kernels, known.options.dtype
     if not op.slots or flow.opset < SINCE or in_function(flow, op):
         return False
@@ -98,9 +99,9 @@ def _lacks_a_kernel(known: Known, op: Op) -> bool:
 
 
 def _has_low_bounds(known: Known, op: Op) -> bool:
-    """Rewrite of a Clip: whether its bounds are known, numbers of the low type, and in order."""
+    """Rewrite of a Clip: whether its bounds are known, in order and in the low type's range, and one bounds at all."""
     limits = bounds(known.flow, op)
-    numbers = [bound for bound in limits if bound is not None]
-    bound = [n for n in numbers if abs(n) < UNBOUND]
-    in_range = all(abs(n) <= known.options.largest for n in bound)
-    return len(numbers) == len(limits) and bool(bound) and in_range and numbers == sorted(numbers)
+    numbers = [limit for limit in limits if limit is not None]
+    finite = [number for number in numbers if abs(number) < UNBOUND]
+    in_range = all(abs(number) <= known.options.largest for number in finite)
+    return len(numbers) == len(limits) and bool(finite) and in_range and numbers == sorted(numbers)

@@ -20,8 +20,8 @@ from ..rewrite import RewriteRule, is_inside
 
 @dataclass(frozen=True)
 class ScaledEarly(RewriteRule):
-    """Nodes that move a value one after the other up to ``moved``, and the last one, which multiplies or divides that
-    by ``factor``, a stored number. What the first one reads is scaled instead."""
+    """Scales a value before moves. Nodes: moves one after the other up to the value ``moved``, and last the one that
+    multiplies or divides it by ``factor``, a stored number; both are names. What the first move reads is scaled."""
 
     moved: str
     factor: str
@@ -51,8 +51,7 @@ class ScaledEarly(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ScaledEarly]:
-        """The scalings of both operands of a product whose result, shifted by a mask, a Softmax reads, each with the
-        moves behind it."""
+        """Yields the scalings of a product's operands before a Softmax and masks, each with the moves before it."""
         flow, traits = known.flow, known.traits
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.early}):
@@ -65,7 +64,8 @@ class ScaledEarly(RewriteRule):
                     yield cls("early", *cls.place(flow, *chain, scaling), *names)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Scales what the first move reads, and gives the readers of the scaled value what the last move makes."""
+        """Scales what the first move reads, gives the readers of the scaled value what the last move makes, and renames
+        what the moves make, which holds other numbers then."""
         *moves, scaling = self.edited(editor)
         moved, factor = self.operands(editor, flow)
         first, result = moves[0], scaling.outputs[0]
@@ -75,9 +75,10 @@ class ScaledEarly(RewriteRule):
             self.refuse(numbers is not None)
             assert numbers is not None
             factor = editor.constant(numbers, factor.name, data)
-        read = [data, factor]
-        name = f"{read[0].name}_scaled"
-        (scaled,) = editor.add(scaling.kind, read, [FLOAT32], scope=first.scope, name=name, metadata_of=scaling)
+        name = f"{data.name}_scaled"
+        (scaled,) = editor.add(
+            scaling.kind, [data, factor], [FLOAT32], scope=first.scope, name=name, metadata_of=scaling
+        )
         editor.rewire(scaled, [(self.scope, first.index, 0)])
         editor.rewire(moved, [flow.place(use) for use in flow.uses[result]])
         self.refuse(editor.remove(scaling))
@@ -89,8 +90,9 @@ class ScaledEarly(RewriteRule):
 
 @dataclass(frozen=True)
 class ScaledAcross(RewriteRule):
-    """A node that multiplies or divides ``moved``, an operand of scores, by ``factor``, a stored number, and their
-    product, whose other operand, ``other``, further products read. For this product ``other`` is scaled instead."""
+    """Scales one operand of scores instead of the other. Nodes: the one that multiplies or divides ``moved`` by
+    ``factor``, a stored number, and the product that reads the result and ``other``, which further products read and
+    which is scaled for this one then; all three are names."""
 
     moved: str
     factor: str
@@ -112,20 +114,20 @@ class ScaledAcross(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ScaledAcross]:
-        """Scalings of a product's operand before a Softmax, where the other operand may be scaled in its place."""
+        """Yields the scalings of an operand of a product before a Softmax whose other operand may be scaled instead."""
         flow, values = known.flow, known.flow.values
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.across}):
             for product in scores_before(known, softmax):
                 for value, other in zip(product.inputs, product.inputs[::-1], strict=True):
                     scaling = flow.writer(value)
-                    if scaling is not None and _scales_for(known, scaling, product, other):
+                    if scaling is not None and _is_worth_moving(known, scaling, product, other):
                         names = [values[v].name for v in (*scaling.inputs, other)]
                         yield cls("across", *cls.place(flow, scaling, product), *names)
                         break
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Scales the other operand, which the product reads then, and has all read unscaled what was scaled."""
+        """Scales the other operand for the product, which reads the first one unscaled then; the old scaling goes."""
         scaling, product = self.edited(editor)
         moved, factor, other = self.operands(editor, flow)
         self.refuse(scaling.outputs[0] in product.inputs)
@@ -138,9 +140,9 @@ class ScaledAcross(RewriteRule):
         self.refuse(editor.remove(scaling))
 
 
-def _scales_for(known: Known, scaling: Op, product: Op, other: int) -> bool:
-    """Whether a node scales for a product alone what nobody else reads, and further products read what the product
-    reads beside: computed float32 of no fewer dimensions than the number."""
+def _is_worth_moving(known: Known, scaling: Op, product: Op, other: int) -> bool:
+    """Rewrite `across`: whether ``scaling`` may scale ``other`` instead, an operand of the same product that further
+    products read, while nobody but the scaling and the product reads what it scales and makes."""
     flow = known.flow
     if scaling.scope != product.scope or not _can_scale(known, scaling, other, [product]):
         return False
@@ -149,30 +151,27 @@ def _scales_for(known: Known, scaling: Op, product: Op, other: int) -> bool:
 
 
 def _moves_before(known: Known, scaling: Op) -> list[Op]:
-    """The moves in a row, first one first, whose result ``scaling`` multiplies or divides by a stored number; empty
-    where it cannot scale what the first one reads.
-
-    Nobody else reads what is between them, what is moved is computed float32 of no fewer dimensions than the number,
-    and nobody speaks of one of the nodes.
-    """
+    """Rewrite `early`: the moves in a row, first one first, whose result ``scaling`` multiplies or divides by a stored
+    number, and between which nobody else reads; empty where it cannot scale what the first one reads (`_can_scale`)."""
     flow = known.flow
 
-    def moved(op: Op) -> int:
+    def moved_value(op: Op) -> int:
         moves = op.scope == scaling.scope and op.slots and known.traits.has(op.role, "reshapes") and is_inside(flow, op)
         return op.inputs[0] if moves and len(flow.uses[op.outputs[0]]) == 1 else NONE
 
     value = scaling.inputs[0] if scaling.inputs else NONE
-    found = list(operators_above(flow, value, moved))
-    return found[::-1] if _can_scale(known, scaling, value_above(flow, value, moved), found) else []
+    found = list(operators_above(flow, value, moved_value))
+    return found[::-1] if _can_scale(known, scaling, value_above(flow, value, moved_value), found) else []
 
 
 def _can_scale(known: Known, scaling: Op, value: int, others: list[Op]) -> bool:
-    """Whether a node that multiplies or divides by a stored number may do so with ``value`` instead: computed float32
-    of no fewer dimensions than the number. Nobody may speak of it or of the ``others``."""
-    flow, spoken = known.flow, named_ops(known)
-    two = known.traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
-    if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
+    """Rewrites `early` and `across`: whether an operator multiplies or divides by a stored number and may do so with
+    ``value`` instead, which is computed float32 of no fewer dimensions than the number. The user's patterns must not
+    name it, nor the ``others``, which the rewrite edits too."""
+    flow, named = known.flow, named_ops(known)
+    scales = known.traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
+    if not scales or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
         return False
-    computed = flow.writer(value) is not None and flow.values[value].dtype == FLOAT32
-    ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(value) or ())
-    return computed and ranks[0] <= ranks[1] and not any(op.id in spoken for op in (scaling, *others))
+    is_computed = flow.writer(value) is not None and flow.values[value].dtype == FLOAT32
+    fits = len(flow.shape(scaling.inputs[1]) or ()) <= len(flow.shape(value) or ())
+    return is_computed and fits and not any(op.id in named for op in (scaling, *others))

@@ -12,7 +12,7 @@ from ...core.graph import NodeEditor
 from ...core.pass_ import plan_mismatch
 from ...core.selection import matched_op_ids
 from ...oplists.patterns import Region
-from ..fusions import Inside, fused_regions, is_closed, is_split, whole
+from ..fusions import Inside, fused_regions, in_file_order, is_closed, is_split
 from ..known import Known
 from ..rewrite import RewriteRule
 
@@ -21,8 +21,8 @@ ONE_KERNEL = ", which the target runs as one kernel"
 
 @dataclass(frozen=True)
 class Half(RewriteRule):
-    """The inner and the outer product exchange an operand, ``of_inner`` and ``of_outer``: x * (y * half) becomes
-    half * (y * x), and half * x behind or in front of y becomes (half * x) * y."""
+    """Two products of a GELU exchange operands, by name ``of_inner`` and ``of_outer``, so that the half is multiplied
+    ``last``: x * (y * half) becomes half * (y * x); or first: (half * y) * x becomes (half * x) * y."""
 
     of_inner: str
     of_outer: str
@@ -40,21 +40,21 @@ class Half(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Half]:
-        """Regions whose half has to stand last, or first, for the target to fuse them."""
+        """Yields the GELUs whose half has to stand last, or first, for the target to fuse them."""
         options = known.options
         for region in fused_regions(known):
             fused = options.kernels.fuses[region.kind]
             if fused.quotient and "quotient" in options.rewrites:
                 continue
             if fused.half_last and {op.role for op in region.ops if op.slots} <= fused.operators:
-                yield from cls._found(known, region, last=True)
+                yield from cls._find_in(known, region, last=True)
             elif region.variant in fused.half_first and options.dtype not in fused.float32_alone:
-                yield from cls._found(known, region, last=False)
+                yield from cls._find_in(known, region, last=False)
 
     @classmethod
-    def _found(cls, known: Known, region: Region, last: bool) -> Iterator[Half]:
-        """A GELU that multiplies half a sum, or the sum with half the data, as the two products that exchange an
-        operand."""
+    def _find_in(cls, known: Known, region: Region, last: bool) -> Iterator[Half]:
+        """The rewrite of a GELU whose outer product reads an inner one that nobody else reads; nothing for another one.
+        ``last``: the inner product is half a sum and gives its half away; else it reads a sum and gives that."""
         flow, inside, outer = known.flow, Inside(known, region), region.result
         for value, other in (outer.inputs, outer.inputs[::-1]) if inside.multiplies(outer) else ():
             inner = inside.only_for(value, outer)
@@ -62,11 +62,12 @@ class Half(RewriteRule):
                 continue
             sums = [v for v in inner.inputs if inside.is_sum(v)]
             halves = [v for v in inner.inputs if v != NONE and flow.scalar(v) == 0.5]
-            if last:
-                first = next((v for v in inner.inputs if v not in halves), NONE)
-                given = halves[0] if len(halves) == 1 and first in sums and flow.scalar(other) is None else NONE
-            else:
+            given = NONE
+            if not last:
                 given = sums[0] if len(sums) == 1 else NONE
+            elif len(halves) == 1 and flow.scalar(other) is None:
+                halved = next((v for v in inner.inputs if v not in halves), NONE)
+                given = halves[0] if halved in sums else NONE
             if given != NONE:
                 names = (flow.values[given].name, flow.values[other].name)
                 yield cls("half", *cls.place(flow, inner, outer), *names, last)
@@ -79,9 +80,10 @@ class Half(RewriteRule):
         return cls(name, scope, nodes, inner, outer, row["kind"].endswith("last"))
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """The inner product reads what the outer one read, and the other way round."""
+        """Has the inner product read what the outer one read, and the other way round; what the inner one makes, which
+        holds other numbers then, gets another name."""
         ops = self.edited(editor)
-        self.operands(editor, flow)
+        self.operands(editor, flow)  # refuses a plan of another model
         read = []
         for op, name in zip(ops, self.reads, strict=True):
             places = [(place, v) for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].name == name]
@@ -96,7 +98,7 @@ class Half(RewriteRule):
 
 @dataclass(frozen=True)
 class Quotient(RewriteRule):
-    """``data`` * (1 / ``divisor``) as ``data`` / ``divisor``: the nodes of the inverse and of the product."""
+    """Writes ``data`` * (1 / ``divisor``), both by name, as ``data`` / ``divisor``. Nodes: the inverse, the product."""
 
     data: str
     divisor: str
@@ -108,7 +110,7 @@ class Quotient(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Quotient]:
-        """Norms whose data are multiplied by an inverse, on targets that fuse only a division."""
+        """Yields the norms whose data are multiplied by an inverse, on targets that fuse only a division."""
         flow = known.flow
         for region in fused_regions(known):
             inside, normal = Inside(known, region), region.normal
@@ -116,19 +118,19 @@ class Quotient(RewriteRule):
                 continue
             for value, data in (normal.inputs, normal.inputs[::-1]):
                 inverse = inside.only_for(value, normal)
-                divisor = _inverted(known, inverse) if inverse is not None else NONE
+                divisor = _divisor_of_inverse(known, inverse) if inverse is not None else NONE
                 if inverse is not None and divisor != NONE and data != NONE:
                     names = (flow.values[data].name, flow.values[divisor].name)
                     yield cls("quotient", *cls.place(flow, inverse, normal), *names)
                     break
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Div in the place of the product; the inverse is taken away."""
+        """Writes a Div in the place of the product; the inverse is taken away."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, self.writes, self.reads, {})
 
 
-def _inverted(known: Known, op: Op) -> int:
+def _divisor_of_inverse(known: Known, op: Op) -> int:
     """Rewrite `quotient`: the value whose inverse an operator makes, if it divides one by it; else NONE."""
     places = known.traits.positions(op.role, "divides")
     ones = all(known.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
@@ -136,12 +138,12 @@ def _inverted(known: Known, op: Op) -> int:
 
 
 APPROXIMATE = {"erf": "none", "tanh": "tanh", "tanh of squares": "tanh"}
-"""By variants of the pattern, the operator's attribute."""
+"""Variant of the pattern -> the operator's attribute."""
 
 
 @dataclass(frozen=True)
 class Gelu(RewriteRule):
-    """Of ``source``, computed as ``approximate`` says."""
+    """Writes a GELU in simple operators as Gelu of the value ``source``; ``approximate`` is its attribute."""
 
     source: str
     approximate: str
@@ -156,12 +158,12 @@ class Gelu(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Gelu]:
-        """Regions that compute a GELU by erf or tanh and may become its operator."""
+        """Yields the regions that compute a GELU by erf or tanh and had better be its operator."""
         flow = known.flow
         for region in fused_regions(known):
-            if region.variant in APPROXIMATE and _may_go(known, region):
+            if region.variant in APPROXIMATE and _is_operator_better(known, region):
                 source = flow.values[region.source].name
-                yield cls("gelu", *cls.place(flow, *whole(region)), source, APPROXIMATE[region.variant])
+                yield cls("gelu", *cls.place(flow, *in_file_order(region)), source, APPROXIMATE[region.variant])
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Gelu:
@@ -169,13 +171,13 @@ class Gelu(RewriteRule):
         return cls(name, scope, nodes, row["inputs"][0], "tanh" if row["kind"] == "Gelu by tanh" else "none")
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """The operator Gelu in the place of the region."""
+        """Writes the operator Gelu in the place of the region."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, "Gelu", (self.source,), {"approximate": self.approximate})
 
 
-def _may_go(known: Known, region: Region) -> bool:
-    """Rewrite `gelu`: whether the target knows the operator in the low type, and the region not."""
+def _is_operator_better(known: Known, region: Region) -> bool:
+    """Rewrite `gelu`: whether a region may become its operator, which the target knows in low, but not the region."""
     flow, options = known.flow, known.options
     if not region.fixed or not 0 < region.since <= flow.opset or region.source == NONE:
         return False
@@ -184,7 +186,7 @@ def _may_go(known: Known, region: Region) -> bool:
 
 
 CUBED = {"tanh": "tanh of squares"}
-"""Variants of a pattern that can be written as another one, which has the same numbers."""
+"""Variant of a pattern -> another one that has the same numbers, as which it can be written."""
 CUBE = 3
 NUMBERS = (0.044715, 0.7978845608, 1.0, 0.5)
 """Of a GELU by tanh: the cube's factor, the sum's, one and half."""
@@ -192,8 +194,8 @@ NUMBERS = (0.044715, 0.7978845608, 1.0, 0.5)
 
 @dataclass(frozen=True)
 class GeluOfSquares(RewriteRule):
-    """source * half * (one + tanh(source * factor * (one + source * cubic * source))): ``cubic``, ``factor``, ``one``
-    and ``half`` are stored numbers of the region."""
+    """Writes a GELU by tanh as source * half * (one + tanh(source * factor * (one + source * cubic * source))), whose
+    stored numbers ``cubic``, ``factor``, ``one`` and ``half`` are the region's; all five are names of values."""
 
     source: str
     cubic: str
@@ -209,22 +211,26 @@ class GeluOfSquares(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:
-        """GELUs by tanh that the target fuses only in this form: the cube as products, stored numbers at known
-        places."""
+        """Yields the GELUs by tanh that the target fuses only as products, with stored numbers at known places."""
         flow = known.flow
         for region in fused_regions(known):
-            if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:
+            if (
+                region.source == NONE
+                or not _is_other_form_better(known, region)
+                or len({op.scope for op in region.ops}) > 1
+            ):
                 continue
             numbers = [_stored_number(flow, region, number) for number in NUMBERS]
             if NONE not in numbers:
                 source, cubic, factor, one, half = (flow.values[v].name for v in (region.source, *numbers))
-                yield cls("squares", *cls.place(flow, *whole(region)), source, cubic, factor, one, half)
+                yield cls("squares", *cls.place(flow, *in_file_order(region)), source, cubic, factor, one, half)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Writes the GELU by new operators but for the last one, which stays."""
         ops, (x, cubic, factor, one, half) = self.edited(editor), self.operands(editor, flow)
 
         def new(kind: str, *given: Value) -> Value:
+            """Adds an operator that reads some values, and returns its result."""
             (result,) = editor.add(kind, given, [FLOAT32], scope=ops[-1].scope, name=f"{x.name}_{kind}")
             return result
 
@@ -235,24 +241,26 @@ class GeluOfSquares(RewriteRule):
             editor.remove(op)
 
 
-def _is_better(known: Known, region: Region) -> bool:
-    """Rewrite `gelu`: whether the target knows the operator in the other form: it stays float32, or reads or makes what
-    does, or has no power of 3."""
+def _is_other_form_better(known: Known, region: Region) -> bool:
+    """Rewrite `squares`: whether the target makes one kernel of a GELU in the other form, and not as it is: it stays
+    float32, or reads or makes what does; or it has no power of 3; or a Cast would split it, where norms are float32."""
     flow, options = known.flow, known.options
     fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
     if other not in fused.wide_variants or not is_closed(flow, region):
         return False
-    ops = matched_op_ids(flow, (*options.fp32, *options.pinned))
-    values = {*known.passing, *(v for op in ops for v in flow.ops[op].outputs)}
-    listing = options.lists.of(region.kind)
-    wide = listing is not None and options.level.of(listing.cls) == "float32"
-    wide = wide or any(v in values for op in region.ops for v in (*op.inputs, *op.outputs))
-    split = is_split(flow, options, region)
-    by_power = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)
-    return wide or not by_power or (split and options.level.fp32 != "low")
+    listing = options.lists.entry(region.kind)
+    if listing is not None and options.level.of_class(listing.cls) == "float32":
+        return True
+    held = matched_op_ids(flow, (*options.fp32, *options.pinned))
+    float32 = {*known.passing, *(v for op in held for v in flow.ops[op].outputs)}
+    if any(v in float32 for op in region.ops for v in (*op.inputs, *op.outputs)):
+        return True
+    if is_split(flow, options, region):
+        return options.level.fp32 != "low"
+    return all(flow.scalar(v) != CUBE for op in region.ops for v in op.inputs if v != NONE)
 
 
 def _stored_number(flow: Dataflow, region: Region, number: float) -> int:
-    """Rewrite into what the target fuses: a region's value that stores this number, to 1e-4; NONE if none does."""
+    """Rewrite `squares`: the first value of a region that stores a number, to 1e-4 relative; NONE if none does."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

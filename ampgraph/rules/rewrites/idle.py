@@ -16,7 +16,7 @@ from ..rewrite import Idle, is_inside
 
 @dataclass(frozen=True)
 class IdleCast(Idle):
-    """The first one's operand ``source`` is read instead, by the others as well, which cast back behind moves."""
+    """Takes a Cast away, and those behind moves that cast back: its operand ``source`` is read instead."""
 
     names = ("cast",)
     counted = ("redundant Cast", "of the file removed")
@@ -24,13 +24,13 @@ class IdleCast(Idle):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdleCast]:
-        """Casts that change nothing, alone or with those that cast back behind moves."""
+        """Yields the Casts that change nothing, alone or with those that cast back behind moves."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("casts")):
             if not is_inside(flow, op):
                 continue
             back = _casts_back(known, op)
-            if (back or _does_nothing(flow, op)) and not any(one.id in named_ops(known) for one in (op, *back)):
+            if (back or _does_nothing(flow, op)) and named_ops(known).isdisjoint(cast.id for cast in (op, *back)):
                 yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -52,7 +52,7 @@ class IdleCast(Idle):
 
 
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
-    """Rewrite of idle nodes: whether a Cast gives the type of its operand, or changes integers that are stored."""
+    """Rewrite of idle nodes: whether a Cast gives the type of its operand, or of integers that can be stored so."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the boundary's, converted again
         return True
@@ -64,31 +64,31 @@ def _stored_integers(flow: Dataflow, op: Op) -> bool:
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     if not source.weight or len(flow.uses[source.id]) != 1 or source.scope != op.scope:
         return False
-    array, kind = flow.weights.array(source), _whole(target.dtype)
-    if array is None or array.dtype.kind not in "iu" or kind is None:
+    array, integer = flow.weights.array(source), _integer_type(target.dtype)
+    if array is None or array.dtype.kind not in "iu" or integer is None:
         return False
-    return np.array_equal(array.astype(kind), array)
+    return np.array_equal(array.astype(integer), array)
 
 
-def _whole(dtype: str) -> np.dtype[np.generic] | None:
-    """Rewrite of idle nodes: numpy's type of whole numbers; None for others, and for those of a few bits."""
+def _integer_type(dtype: str) -> np.dtype[np.generic] | None:
+    """Rewrite of idle nodes: numpy's integer type of this name; None for other types, and integers of a few bits."""
     kind = getattr(np, dtype, None) if dtype.startswith(("int", "uint")) else None
     return None if kind is None else np.dtype(kind)
 
 
 def _casts_back(known: Known, op: Op) -> tuple[Op, ...]:
-    """The Casts back to the source's type, if only they, behind moves, read what a Cast makes of whole numbers that
-    both types hold (sizes, or any in a wider type); else empty."""
+    """Rewrite of idle nodes: the Casts back to the operand's type, if only they, straight or behind moves, read what a
+    Cast makes of integers that both types hold (sizes, or any in a wider type); else empty."""
     flow, traits = known.flow, known.traits
     source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
-    before, between = _whole(source.dtype), _whole(target.dtype)
+    before, between = _integer_type(source.dtype), _integer_type(target.dtype)
     if before is None or between is None or before == between:
         return ()
     if not np.can_cast(before, between, "safe") and (writer is None or not traits.has(writer.role, "shapes")):
         return ()
     back: list[Op] = []
     values = [target.id]
-    for value in values:
+    for value in values:  # grows on the way
         for use in flow.uses[value]:
             reader = flow.ops[use.op] if use.op != NONE and use.scope == op.scope else None
             if reader is None or use.index != 0 or len(reader.outputs) != 1:
@@ -99,12 +99,12 @@ def _casts_back(known: Known, op: Op) -> tuple[Op, ...]:
                 values.append(reader.outputs[0])
             else:
                 return ()
-    return tuple(back) if all(is_inside(flow, one) for one in back) else ()
+    return tuple(back) if all(is_inside(flow, cast) for cast in back) else ()
 
 
 @dataclass(frozen=True)
 class IdlePad(Idle):
-    """``source`` is read instead."""
+    """Takes a Pad away that adds nothing: what it reads, ``source``, is read instead."""
 
     names = ("pad",)
     counted = ("Pad", "of the file that added nothing removed")
@@ -112,21 +112,21 @@ class IdlePad(Idle):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdlePad]:
-        """Pads by zero elements at every size that the input can have."""
+        """Yields the Pads by zero elements at every size that the input can have."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("pads")):
-            if _is_idle(known, op) and op.id not in named_ops(known):
+            if _adds_nothing(known, op) and op.id not in named_ops(known):
                 yield cls("pad", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Readers of the padded value read its source."""
+        """Has readers of the padded value read its source."""
         (op,) = self.edited(editor)
         self.operands(editor, flow)
         self.refuse(editor.bypass(op))
 
 
-def _is_idle(known: Known, op: Op) -> bool:
-    """Whether an operator adds no element to float data, on any side."""
+def _adds_nothing(known: Known, op: Op) -> bool:
+    """Rewrite of idle nodes: whether a Pad is known to add no element to float data, on any side."""
     flow = known.flow
     if not op.slots or not is_inside(flow, op):
         return False

@@ -10,15 +10,15 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape, Value
 from ...core.graph import Attribute, NodeEditor
 from ...oplists.pattern_files import oldest_rewrite
 from ...oplists.patterns import Region
-from ..fusions import is_fused, norm_axis, regions, whole
+from ..fusions import in_file_order, is_fused, norm_axis, regions
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 
 @dataclass(frozen=True)
 class Norm(RewriteRule):
-    """``operator``: the standard one, of the values ``source``, ``scale`` and, if there is one, ``bias``, over one
-    ``axis`` that is counted from the end. Over another axis than the last it stands between two Transposes."""
+    """Writes a norm as its standard ``operator`` of the values ``source``, ``scale`` and ``bias`` ("": none), by name,
+    over one ``axis``, counted from the end; over another than -1 between two Transposes, and is called `channels`."""
 
     operator: str
     source: str
@@ -38,27 +38,27 @@ class Norm(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Norm]:
-        """Norms that would be low, or that a runtime would fuse with a Cast."""
+        """Yields the norms that would be low, or that a runtime would fuse with a Cast."""
         flow = known.flow
         for region in regions(flow) if flow.opset >= oldest_rewrite() else ():
-            axis = norm_axis(flow, region) if _wanted(known, region) else None
-            if axis is None or not _may_go(known, region, axis):
+            axis = norm_axis(flow, region) if _is_worth_it(known, region) else None
+            if axis is None or not _can_be_replaced(known, region, axis):
                 continue
             stored = [flow.values[v].name if v != NONE else "" for v in (region.scale, region.bias)]
             name, source = "norm" if axis == -1 else "channels", flow.values[region.source].name
-            place = cls.place(flow, *whole(region))
+            place = cls.place(flow, *in_file_order(region))
             yield cls(name, *place, region.kind, source, stored[0], stored[1], axis, region.epsilon)
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> Norm | None:
         """This rewrite where its source is held as 2^-e of itself: its epsilon times 4^-e. None where the source is not
-        scaled, or the result is too."""
+        scaled, or the result is too. ``exponents``: value -> e."""
         ops = self.ops(flow)
-        found = {
-            exponents.get(v, 0) for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source
-        }
+        read = [v for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source]
+        found = {exponents.get(v, 0) for v in read}
         exponent = found.pop() if len(found) == 1 else 0
-        inner = exponent and not any(exponents.get(v) for v in ops[-1].outputs)
-        return replace(self, epsilon=self.epsilon * 4.0**-exponent) if inner else None
+        if not exponent or any(exponents.get(v) for v in ops[-1].outputs):
+            return None
+        return replace(self, epsilon=self.epsilon * 4.0**-exponent)
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Norm:
@@ -67,12 +67,13 @@ class Norm(RewriteRule):
         return cls(name, scope, nodes, row["kind"], source, scale, bias, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """The standard operator in the place of the region, between two Transposes unless the axis is the last."""
+        """Writes the standard operator in the place of the region, between two Transposes unless the axis is the last.
+        Stored tensors with further dimensions of size one are squeezed."""
         ops, (data, *stored) = self.edited(editor), self.operands(editor, flow)
         attributes: dict[str, Attribute] = {"axis": -1, "epsilon": float(self.epsilon), "stash_type": 1}
         by_name = {value.name: value for value in stored}
-        known = {name: _as_row(value, ops, editor, flow) for name, value in by_name.items()}
-        rows = [known[value.name] for value in stored]
+        squeezed = {name: _as_row(value, ops, editor, flow) for name, value in by_name.items()}
+        rows = [squeezed[value.name] for value in stored]
         if self.axis == -1:
             editor.replace(self.scope, self.nodes, self.operator, (data.name, *(row.name for row in rows)), attributes)
             return
@@ -86,7 +87,7 @@ class Norm(RewriteRule):
 
 
 def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataflow) -> Value:
-    """A stored tensor without its dimensions of size one, as the operators read it from now on."""
+    """Rewrite `norm`: a stored tensor without dimensions of size one, by a Squeeze, as ``readers`` read it then."""
     if len(flow.shape(value.id) or ()) == 1:
         return value
     (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])
@@ -96,22 +97,24 @@ def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataf
     return row
 
 
-def _wanted(known: Known, region: Region) -> bool:
+def _is_worth_it(known: Known, region: Region) -> bool:
     """Rewrite `norm`: whether something is won by the operator: it keeps float32 inside, all norms are low, or a
     runtime would take a Cast along in its own fusion."""
     flow, options = known.flow, known.options
     if not region.fixed or not 0 < region.since <= flow.opset or region.scale == NONE:
         return False
-    listing = options.lists.of(region.kind)
+    listing = options.lists.entry(region.kind)
     trusted = options.level.trusts_kernels(listing.cls if listing else "")
+    if is_fused(flow, options, region):
+        return True
     inside = trusted and region.kind in options.kernels.float32_inside
-    dear = is_fused(flow, options, region)
     takes_low = options.kernels.admits(region.kind, region.since, "T", options.dtype) is not False
-    return (inside or options.level.fp32 == "low" or dear) and (takes_low or dear)
+    return takes_low and (inside or options.level.fp32 == "low")
 
 
-def _may_go(known: Known, region: Region, axis: int) -> bool:
-    """Rewrite `norm`: whether nobody else speaks of or reads what is inside, and what is stored lies along the axis."""
+def _can_be_replaced(known: Known, region: Region, axis: int) -> bool:
+    """Rewrite `norm`: whether no pattern of the user's names a node of the region and nobody else reads what is inside,
+    all is in one scope and in no function, and what is stored lies along the axis."""
     flow, ids = known.flow, {op.id for op in region.ops}
     if in_function(flow, region.result) or any(op.id in named_ops(known) for op in region.ops):
         return False
@@ -123,6 +126,6 @@ def _may_go(known: Known, region: Region, axis: int) -> bool:
 
 
 def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
-    """Rewrite `norm`: whether a stored tensor has a number a place of an axis, counted from the end, one for others."""
+    """Rewrite `norm`: whether a stored tensor has one number for each place of an axis, the same along others."""
     own = flow.shape(value) or ()
     return -axis <= len(own) <= len(shape) and own[axis] == shape[axis] == flow.weights.size(flow.values[value])

@@ -21,8 +21,8 @@ MOST = 2.0**53  # a plan holds numbers as JSON has them
 
 @dataclass(frozen=True)
 class StoredNumber(RewriteRule):
-    """A Constant of one ``number`` in as many ``dimensions`` in the place of the last node; the others are read by
-    nobody then."""
+    """Writes a Constant of one ``number`` in so many ``dimensions`` (0 or 1) in the place of the last node; the other
+    nodes, which nobody reads then, are taken away."""
 
     dimensions: int
     number: float
@@ -33,19 +33,20 @@ class StoredNumber(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredNumber]:
-        """Each node that makes a number from such sizes for others that do more.
-
-        A shape that the file gives whole is the runtime's to fold. What a pattern names stays, and what it reads.
-        """
+        """Yields each node that makes a number from sizes of a shape with open ones, for others that do more, with the
+        nodes that serve it alone. A shape that the file gives whole is the runtime's to fold. What a pattern names
+        stays, and what it reads."""
         flow = known.flow
-        made = _made(known, [op for op in flow.with_roles(known.traits.operators("shapes")) if _is_open(flow, op)])
-        numbers = {op: number for op in made if (number := _number_to_store(flow, made, op)) is not None}
+        shapes = [op for op in flow.with_roles(known.traits.operators("shapes")) if _is_open(flow, op)]
+        made = _ops_making_numbers(known, shapes)
+        stored = {op: _number_to_store(flow, made, op) for op in made}
+        numbers = {op: number for op, number in stored.items() if number is not None}
         gone: dict[int, list[int]] = {op: [] for op in sorted(numbers)}
-        for op, owner in _owners(flow, made, numbers).items():
-            if op != owner:
-                gone[owner].append(op)
+        for op, last in _last_numbers_served(flow, made, numbers).items():
+            if op != last:
+                gone[last].append(op)
         for op, others in gone.items():
-            ops = [*sorted(map(flow.ops.__getitem__, others), key=lambda one: one.index), flow.ops[op]]
+            ops = [*sorted(map(flow.ops.__getitem__, others), key=lambda other: other.index), flow.ops[op]]
             dimensions = len(flow.shape(flow.ops[op].outputs[0]) or ())
             yield cls("number", *cls.place(flow, *ops), dimensions, numbers[op])
 
@@ -55,7 +56,7 @@ class StoredNumber(RewriteRule):
         return cls(name, scope, nodes, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """A Constant in the place of the nodes, of the type and rank that the value has."""
+        """Writes a Constant in the place of the nodes, of the type and rank that the value has."""
         value = self.edited(editor)[-1].outputs[0]
         self.refuse(self.dimensions == len(flow.shape(value) or ()))
         dtype = np.dtype(flow.values[value].dtype)
@@ -70,8 +71,9 @@ def _is_open(flow: Dataflow, op: Op) -> bool:
     return any(sizes) and not all(sizes)
 
 
-def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
-    """Rewrite of numbers that follow from sizes: the operators that make them, each with its number; None if open."""
+def _ops_making_numbers(known: Known, work: list[Op]) -> dict[int, float | None]:
+    """Rewrite of numbers that follow from sizes: id of an operator whose numbers are known, of ``work`` (which grows)
+    or behind it -> the number that it makes; None for several, or an open one."""
     flow, made = known.flow, dict[int, float | None]()
     for op in work:
         new = len(op.outputs) == 1 and op.id not in named_ops(known) and op.id not in made
@@ -83,10 +85,8 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
 
 def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
     """Rewrite of numbers that follow from sizes: the number that is stored in an operator's place; None where none is.
-
     Where an operator reads it that stays, so that it is the last of those in ``made``, and it is no output of a graph;
-    a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly.
-    """
+    a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly."""
     number, value = made[op], flow.values[flow.ops[op].outputs[0]]
     uses = flow.uses[value.id]
     last = any(use.op not in made for use in uses) and not any(use.op == NONE for use in uses)
@@ -94,8 +94,9 @@ def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) 
     return number if last and fits and flow.shape(value.id) in ((), (1,)) else None
 
 
-def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
-    """Rewrite of numbers that follow from sizes: what can be taken away, each with the last number that it serves."""
+def _last_numbers_served(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
+    """Rewrite of numbers that follow from sizes: id of an operator of ``made`` that can be taken away, as it serves
+    only ``numbers`` that are stored -> the id of the last of these; a stored number serves itself."""
     owners: dict[int, int] = {}
     for op in sorted(made, reverse=True):
         uses = flow.uses[flow.ops[op].outputs[0]]

@@ -39,9 +39,10 @@ class TransposeLast(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
-        """Products that ONNX Runtime's CPU would crash with, and behind which the Transpose can go."""
-        for found in _crashing(known):
-            if chain := _movable(known, found):
+        """Yields the products that ONNX Runtime's CPU would crash with, and behind which the Transpose can go."""
+        for crash in _find_crashes(known):
+            chain = _chain_to_move_behind(known, crash)
+            if chain:
                 source = known.flow.values[chain[0].inputs[0]].name
                 yield cls("transpose", *cls.place(known.flow, *chain), source)
 
@@ -51,7 +52,7 @@ class TransposeLast(RewriteRule):
         return "stands in front of a Transpose that it stood behind, with which ONNX Runtime's CPU crashes"
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where the Transpose is low: a Cast to float32 follows then, and ONNX Runtime moves it."""
+        """Whether the Transpose is low: a Cast to float32 follows then, and ONNX Runtime moves it."""
         return all_low(self.ops(known.flow)[:1], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -71,7 +72,8 @@ class TransposeLast(RewriteRule):
 
 @dataclass(frozen=True)
 class ProductByEinsum(RewriteRule):
-    """A product of ``left`` and ``right`` by ``equation``; ``transposes``: nodes before it that it would crash with."""
+    """Writes a product of the values ``left`` and ``right``, by name, as an Einsum by ``equation``. ``transposes``:
+    indices of the Transposes before it that ONNX Runtime's CPU would crash with."""
 
     left: str
     right: str
@@ -84,22 +86,22 @@ class ProductByEinsum(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ProductByEinsum]:
-        """Those of the same products whose Transpose cannot go behind, or may not."""
+        """Yields the products that would crash ONNX Runtime's CPU and are not for `TransposeLast`, or that is off."""
         flow = known.flow
-        for found in _crashing(known) if flow.opset >= EINSUM_SINCE else ():
-            moves = "transpose" in known.options.rewrites and _movable(known, found)
-            if found.other_rank in MATRIX and not moves:
-                left, right = (flow.values[v].name for v in found.product.inputs)
-                nodes = tuple(op.index for op in found.transposes)
-                yield cls("einsum", *cls.place(flow, found.product), left, right, found.equation, nodes)
+        for crash in _find_crashes(known) if flow.opset >= EINSUM_SINCE else ():
+            moves = "transpose" in known.options.rewrites and _chain_to_move_behind(known, crash)
+            if crash.other_rank in MATRIX and not moves:
+                left, right = (flow.values[v].name for v in crash.product.inputs)
+                nodes = tuple(op.index for op in crash.transposes)
+                yield cls("einsum", *cls.place(flow, crash.product), left, right, crash.equation, nodes)
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where a Transpose in front of it is low."""
+        """Whether all Transposes in front of the product are low: only then does it crash."""
         scope = self.ops(known.flow)[0].scope
         return all_low((op for op in known.flow.ops if op.scope == scope and op.index in self.transposes), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """An Einsum in the place of the product."""
+        """Writes an Einsum in the place of the product."""
         self.edited(editor)
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, "Einsum", self.reads, {"equation": self.equation})
@@ -120,21 +122,20 @@ class SaidRank(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[SaidRank]:
-        """The Transposes beside a product that may crash, as a number of dimensions is not known there."""
+        """Yields the Transposes of values of unknown shape in scopes with a product that may crash."""
         flow = known.flow
-        scopes = {found.product.scope for found in _crashing(known) if found.other_rank not in MATRIX}
-        transposes = flow.with_roles(known.traits.operators("permutes")) if scopes else ()
-        for op in transposes:
-            said = flow.integers(op, "perm") and flow.writer(op.inputs[0]) is not None
-            if said and op.scope in scopes and op.slots and flow.shape(op.inputs[0]) is None:
+        scopes = {crash.product.scope for crash in _find_crashes(known) if crash.other_rank not in MATRIX}
+        for op in flow.with_roles(known.traits.operators("permutes")) if scopes else ():
+            has_rank = flow.integers(op, "perm") and flow.writer(op.inputs[0]) is not None
+            if has_rank and op.scope in scopes and op.slots and flow.shape(op.inputs[0]) is None:
                 yield cls("rank", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where the Transpose is low."""
+        """Whether the Transpose is low: only then may the product behind it crash."""
         return all_low(self.ops(known.flow), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Annotates the operand."""
+        """Writes into the file that the operand has as many dimensions as the Transpose's perm."""
         (op,), (source,) = self.edited(editor), self.operands(editor, flow)
         perm = flow.integers(op, "perm")
         self.refuse(bool(perm))
@@ -143,8 +144,8 @@ class SaidRank(RewriteRule):
 
 @dataclass(frozen=True)
 class _Crash:
-    """A product, ``place`` of the operand behind ``transposes``, nearest first, and how many dimensions both have: 0
-    for the other one where nothing says it."""
+    """A product that would crash ONNX Runtime's CPU. ``place``: of the operand behind ``transposes`` (nearest first),
+    which has ``rank`` dimensions; the other operand has ``other_rank``, 0 where nothing says it."""
 
     product: Op
     place: int
@@ -164,27 +165,34 @@ class _Crash:
         return f"{batch}{row}{summed},{summed}{free}->{batch}{row}{free}"
 
 
-def _crashing(known: Known) -> Iterator[_Crash]:
-    """The products that would crash the runtime if what is before them were low."""
-    flow, stay = known.flow, named_ops(known)
-    moving = flow.with_roles(known.traits.operators("permutes"))
-    if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):
+def _find_crashes(known: Known) -> Iterator[_Crash]:
+    """Yields, by operand, the products that would crash ONNX Runtime's CPU if the Transposes before them were low: not
+    both operands are known to have as many dimensions. Without those that the user's patterns name."""
+    flow, named = known.flow, named_ops(known)
+    permuting = flow.with_roles(known.traits.operators("permutes"))
+    if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in permuting):
         return
     for op in flow.with_roles(known.traits.operators("multiplies_matrices")):
-        if not op.slots or op.id in stay or in_function(flow, op) or len(op.inputs) != 2:
+        if not op.slots or op.id in named or in_function(flow, op) or len(op.inputs) != 2:
             continue
         for place, value in enumerate(op.inputs):
-            transposes = _transposes(known, value, op.scope)
-            own, other = (len(flow.shape(v) or ()) if transposes else 0 for v in (value, op.inputs[1 - place]))
-            if transposes and (not own or own != other):
+            transposes = _transposes_before(known, value, op.scope)
+            if not transposes:
+                continue
+            own, other = (len(flow.shape(v) or ()) for v in (value, op.inputs[1 - place]))
+            if not own or own != other:
                 rank = len(flow.integers(transposes[0], "perm") or ())
                 yield _Crash(op, place, tuple(transposes), rank, other)
 
 
-def _transposes(known: Known, value: int, scope: int) -> list[Op]:
-    """The Transposes, nearest first, that together make the first dimension of a value the last but one, or last."""
+def _transposes_before(known: Known, value: int, scope: int) -> list[Op]:
+    """The Transposes before a value, nearest first, that together make the first dimension the last but one, or last,
+    which ONNX Runtime takes past a Cast; empty where there are none."""
     flow, found, order = known.flow, list[Op](), list[int]()
-    while value != NONE and (op := flow.writer(value)) is not None and op.scope == scope:
+    while value != NONE:
+        op = flow.writer(value)
+        if op is None or op.scope != scope:
+            return []
         if known.traits.has(op.role, "permutes"):
             perm = flow.integers(op, "perm") or []
             if len(perm) not in RANKS or len(order or perm) != len(perm):
@@ -193,14 +201,14 @@ def _transposes(known: Known, value: int, scope: int) -> list[Op]:
             found.append(op)
             if order in ([*range(1, len(order) - 1), 0, len(order) - 1], [*range(1, len(order)), 0]):
                 return found
-        elif not _passes(known, op):
+        elif not _lets_transpose_pass(known, op):
             return []
         value = op.inputs[0]
     return []
 
 
-def _passes(known: Known, op: Op) -> bool:
-    """Whether ONNX Runtime moves a Transpose past an operator, or takes the operator away."""
+def _lets_transpose_pass(known: Known, op: Op) -> bool:
+    """For Transposes before a product: whether ONNX Runtime moves one past an operator, or removes that."""
     flow, has = known.flow, known.traits.has
     if not op.inputs or op.inputs[0] == NONE:
         return False
@@ -208,16 +216,19 @@ def _passes(known: Known, op: Op) -> bool:
         passes = any(flow.scalar(v) is not None for v in op.inputs[1:])
     else:
         passes = has(op.role, "nothing_in_inference") or (has(op.role, "views") and not has(op.role, "reshapes"))
-    before, after = (flow.shape(v) if passes else None for v in (op.inputs[0], op.outputs[0]))  # asked for last: dear
+    if not passes:
+        return False  # before shapes are asked for, which is dear
+    before, after = flow.shape(op.inputs[0]), flow.shape(op.outputs[0])
     return before is not None and after is not None and len(before) == len(after)
 
 
-def _movable(known: Known, found: _Crash) -> list[Op]:
-    """The Transpose and what it may go behind; nothing where it has other readers, or moves what is summed over."""
-    flow, op, transpose = known.flow, found.product, found.transposes[0]
-    alone = len(found.transposes) == 1 and transpose.outputs[0] == op.inputs[0] and len(flow.uses[op.inputs[0]]) == 1
+def _chain_to_move_behind(known: Known, crash: _Crash) -> list[Op]:
+    """A Transpose before a product, the product, and the row-wise operators behind that it may go behind as well; empty
+    where it has other readers, or moves what is summed over."""
+    flow, op, transpose = known.flow, crash.product, crash.transposes[0]
+    alone = len(crash.transposes) == 1 and transpose.outputs[0] == op.inputs[0] and len(flow.uses[op.inputs[0]]) == 1
     perm = flow.integers(transpose, "perm") or []
-    if not alone or found.other_rank != 2 or perm[-1] != found.rank - 1:
+    if not alone or crash.other_rank != 2 or perm[-1] != crash.rank - 1:
         return []
     if not transpose.slots or transpose.id in named_ops(known):
         return []
@@ -226,12 +237,14 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
 
 
 def _is_row_wise(known: Known, value: int, op: Op) -> bool:
-    """Whether an operator computes each row of what it reads by itself, all alike, so that a Transpose may go behind
-    it."""
+    """Whether an operator computes each row of an operand ``value`` by itself, all alike, so that a Transpose of rows
+    may go behind it: a product with a matrix, or the addition of a vector. Not where the user's patterns name it."""
     if op.id in named_ops(known) or len(op.inputs) != 2:
         return False
     place = op.inputs.index(value)
     other = known.flow.shape(op.inputs[1 - place])
-    if other is None or known.traits.has(op.role, "multiplies_matrices"):
-        return other is not None and place == 0 and len(other) == 2
+    if other is None:
+        return False
+    if known.traits.has(op.role, "multiplies_matrices"):
+        return place == 0 and len(other) == 2
     return known.traits.has(op.role, "additions") and len(other) < 2

@@ -44,9 +44,9 @@ GRAPH = "gpu_graph_id"  # ONNX Runtime's key for the number of a CUDA graph amon
 
 @dataclass(frozen=True)
 class BufferPart:
-    """A tensor of a training step that lies in the memory of another value on the device: a part of it, or all of it
-    in another shape. ``held`` is that value and keeps the memory alive; ``address`` is the tensor's first byte,
-    ``kind`` its type: numpy's or ONNX's number."""
+    """A tensor of a training step that lies in the memory of another value on the device: a part of it, or all of it in
+    another shape. ``held`` is that value and keeps the memory alive; ``address`` is the tensor's first byte, ``kind``
+    its type: numpy's or ONNX's number."""
 
     held: OrtTensor
     memory: str

@@ -203,9 +203,9 @@ def _clip(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tup
 
 
 def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, count: Value) -> Value:
-    """In an update's graph: the learning rate of group ``number``: the row of its table at the number of updates so
-    far (``count``), or the last row beyond it. Adds the table, of one row at first, and the number of its last row to
-    the state."""
+    """In an update's graph: the learning rate of group ``number``: the row of its table at the number of updates so far
+    (``count``), or the last row beyond it. Adds the table, of one row at first, and the number of its last row to the
+    state."""
     assert group.optimizer is not None
     b, more = states.builder, f"/{number}" if number else ""
     table = states.add(f"step/learning_rates{more}", np.array([group.optimizer.lr], np.float32), SCHEDULE)

@@ -44,8 +44,8 @@ def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
 
 
 def split_as(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
-    """Splits a vector, as `joined` makes it of parameters ``values``, into vectors as long as these and of their
-    types: the inverse of `joined` but for the shapes."""
+    """Splits a vector, as `joined` makes it of parameters ``values``, into vectors as long as these and of their types:
+    the inverse of `joined` but for the shapes."""
     alike = [(dtype, list(map(size, group))) for dtype, group in groupby(values, key=_vector_type)]
     found = []
     for piece, (dtype, sizes) in zip(split(b, vector, [sum(sizes) for _, sizes in alike]), alike, strict=True):
@@ -125,7 +125,8 @@ def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether reading parameters as rows of one matrix, which moves them once more in two bytes, saves more."""
+    """Whether reading so many ``matrices`` (parameters with ``numbers`` elements in all) as rows of one matrix, which
+    moves them once more in two bytes, saves more."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
@@ -154,8 +155,8 @@ def _row_width(values: Sequence[Value]) -> int:
 
 
 def _as_rows(b: Builder, value: Value, width: int) -> Value:
-    """Gradients side by side: one as rows [n, width]; where a view that nothing else reads made it, the view is
-    removed and what it read is taken."""
+    """Gradients side by side: one as rows [n, width]; where a view that nothing else reads made it, the view is removed
+    and what it read is taken."""
     if dims(value)[1:] == (width,):
         return value
     view, maker = _private_view(value), value.producer()

@@ -271,7 +271,7 @@ def test_the_table() -> None:
     lists = load_op_lists()
     roles = {entry.role for entry in operators().values() if entry.role}
     assert roles <= set(known_operators())
-    assert not [role for role in sorted(roles) if lists.of(role) is None and role not in UNLISTED]
+    assert not [role for role in sorted(roles) if lists.entry(role) is None and role not in UNLISTED]
     # operands that are none of the roles have no slot or are shared
     for known in operators().values():
         assert not set(known.order) - set(range(len(known.inputs)))

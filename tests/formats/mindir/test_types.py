@@ -157,7 +157,7 @@ def test_every_operator_is_listed() -> None:
     # What has slots and no list would stay float32: `test_mindir_operators` asks it of roles, this of the others.
     lists = load_op_lists()
     decided = [entry for entry in operators().values() if entry.slots]
-    assert [entry.name for entry in decided if lists.of(entry.kind) is None] == []
+    assert [entry.name for entry in decided if lists.entry(entry.kind) is None] == []
 
 
 @pytest.mark.parametrize("name", NORMS)
