@@ -88,7 +88,8 @@ class LowStored:
             if edit is None:
                 return NOBODY
             if edit.store == "both":
-                uses = [use for use in uses if self.flow.place(use) in set(edit.uses)]
+                rounded = set(edit.uses)
+                uses = [use for use in uses if self.flow.place(use) in rounded]
         return {(use.op, use.index) for use in uses}
 
     def shares_of_scaling(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
