@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, DType
 from ..core.low_types import LowType, low_type
 
 RHO, MEAN = 0.8, 0.5
@@ -75,40 +76,39 @@ def _moved(place: tuple[int, ...], way: tuple[int, ...], shape: tuple[int, ...])
     return to if all(at < size for at, size in zip(to, shape, strict=True)) else None
 
 
-def scaled_for_biases(weights: Array, biases: Array, low: Array) -> Array:
-    """Weights, a row of them for each bias, that make up for what rounding added to the ``biases``, which are ``low``
-    now. What is not finite then changes nothing."""
-    exact = biases.astype(np.float64)
+def making_up_for(biases: Array, low: Array) -> Array:
+    """The factors of a convolution's weights, one an output channel, in float64, that make up for what rounding added
+    to the ``biases``, which are ``low`` now; 1 where one of the two is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        factors = 1 + (low.astype(np.float64) - exact) * exact / (np.square(exact) + 1)
+        factors: Array = 1 + (low.astype(np.float64) - biases) * biases / (np.square(biases) + 1)
     factors[~np.isfinite(factors)] = 1
-    scaled: Array = weights.reshape(len(factors), -1) * factors[:, None].astype(np.float32)
-    return scaled
+    return factors
 
 
-def diffused(exact: Array, plain: Array) -> Array:
-    """Weights in the low type of ``plain``, of its shape: rows (output channels), input channels, then a kernel's axes.
+def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
+    """The float32 weights of a convolution (output channels, input channels, then a kernel's axes), times ``factors``
+    (one an output channel), in the low ``dtype``: whole output channels at a time, in one dimension.
 
-    ``exact``: the weights; ``plain``: the same rounded one by one. A weight of 0 stays 0, and no other is further than
-    one and a half steps of the low type from what it was. A row with a number that is not finite is that of
-    ``plain``."""
-    rows, channels, *shape = plain.shape
-    kernel, known, places = Kernel.of(tuple(shape)), low_type(plain.dtype.name), math.prod(shape)
+    A weight of 0 stays 0, and no other is further than one and a half steps of the low type from what it was. Of an
+    output channel with a number that is not finite, before or after, each is rounded by itself."""
+    if not weights.size:
+        return
+    channels, shape = math.prod(weights.shape[1:2]), weights.shape[2:]
+    kernel, low, places = Kernel.of(shape), low_type(dtype.name), math.prod(shape)
     parts = -(-channels // max(FEWEST_CHANNELS, STEPS // places))
     size = -(-channels // parts)
-    low, given = plain.reshape(rows, -1).copy(), exact.reshape(rows, -1)
-    some, absent = max(1, LANES // parts), (parts * size - channels) * places
-    infinite = np.array(np.inf, plain.dtype).view(np.uint16)
-    for start in range(0, rows, some):
-        block = given[start : start + some]
-        padded = np.pad(block, ((0, 0), (0, absent))) if absent else block
-        lanes = padded.reshape(-1, size * places).T.astype(np.float32, order="C")
-        _diffuse(lanes.reshape(size, places, -1), kernel, known)
-        with np.errstate(over="ignore"):
-            found = lanes.astype(plain.dtype).T.reshape(padded.shape)[:, : given.shape[1]]
-        finite = (found.view(np.uint16) & ~SIGN).max(1, keepdims=True) < infinite
-        np.copyto(low[start : start + some], found, where=finite)
-    return low.reshape(plain.shape)
+    rows, some, absent = weights.reshape(len(weights), -1), max(1, LANES // parts), (parts * size - channels) * places
+    infinite = np.array(np.inf, dtype).view(np.uint16)
+    for start in range(0, len(rows), some):
+        exact = rows[start : start + some] * factors[start : start + some, None].astype(np.float32)
+        padded = np.pad(exact, ((0, 0), (0, absent))) if absent else exact
+        lanes = np.ascontiguousarray(padded.reshape(-1, size * places).T)
+        _diffuse(lanes.reshape(size, places, -1), kernel, low)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = lanes.astype(dtype).T.reshape(padded.shape)[:, : exact.shape[1]]
+            odd = (found.view(np.uint16) & ~SIGN).max(1) >= infinite
+            found[odd] = exact[odd].astype(dtype)
+        yield found.reshape(-1)
 
 
 @np.errstate(invalid="ignore", over="ignore")  # rows that are not finite

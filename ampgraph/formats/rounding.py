@@ -1,9 +1,9 @@
 """float32 rounded to the low types, to nearest with ties to even, as a cast rounds.
 
 numpy casts to float16 one element after the other, which takes ten times what all else takes that is done to a weight.
-Its sums and shifts take many at a time: |x| + M, where M is 2**13 times the power of two below |x| and at least 1/2,
-has the step of float16 at x, so that the sum itself rounds. Its exponent, less a constant, is that of the result, and
-its last 12 bits are the significand with its leading one.
+Its sums and shifts take many at a time: x + M, where M is 1.5 * 2**13 times the power of two below |x| and at least
+3/4, has the step of float16 at x, so that the sum itself rounds. M's exponent, less a constant, is that of the result,
+and the distance of the two bit patterns is the significand with its leading one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: for a 
 
 BLOCK = 1 << 16  # elements: 256 KiB of float32 and what is computed of them stay in the second cache
 SHORT = 1 << 13  # elements: below it the calls cost more than numpy's cast
-OVERFLOWS = 65520.0  # what float16 rounds to infinity, from here on
 
-EXPONENT, LOWEST, RAISED = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(13 << 23)
-"""Of float32: the bits of the exponent; that of 2**-14, the least of float16; what multiplies by 2**13."""
-SHIFT, SIGNIFICAND = np.uint32(13), np.uint32(0xFFF)
-"""What brings the sum's exponent to where float16 has it; the bits of its significand with the leading one."""
-SIGN_SHIFT, SIGN = np.uint32(16), np.uint32(0x8000)
-EXCESS = np.uint16((126 << 10) % (1 << 16))  # of the sum's exponent over the result's, in place
+EXPONENT, LOWEST, HIGHEST = np.uint32(0x7F800000), np.uint32(113 << 23), np.uint32(141 << 23)
+"""Of float32: the bits of the exponent; that of 2**-14, the least of float16; that of 2**14: above may be infinite."""
+RAISED = np.uint32(13 << 23 | 1 << 22)
+"""What multiplies a power of two by 1.5 * 2**13."""
+SHIFT, SIGN_SHIFT, SIGN = np.uint32(13), np.uint32(16), np.uint32(0x8000)
+"""What brings the exponent, and the sign, to where float16 has them; the latter's bit there."""
+EXCESS = np.uint16(126 << 10 & 0xFFFF) + np.uint16(1 << 9)  # of M's bits over the result's exponent, in place
 
 
 def pieces(data: Array) -> Iterator[Array]:
@@ -65,11 +65,12 @@ class Rounder:
         beyond the range of the type they become infinite."""
         if self.floor is not None:
             part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-        if self.dtype == np.float16 and part.dtype == np.float32 and part.size >= SHORT:
-            for block, target in zip(pieces(part), pieces(place), strict=True):
-                if not self._round_block(block, target):
-                    _plain_cast(block, target)
-        else:
+        fast = self.dtype == np.float16 and part.dtype == np.float32 and part.size >= SHORT
+        for start in range(0, part.size, BLOCK) if fast else ():
+            block, target = part[start : start + BLOCK], place[start : start + BLOCK]
+            if not self._round_block(block, target):
+                _plain_cast(block, target)
+        if not fast:
             _plain_cast(part, place)
         if self.factor != 1.0:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -78,21 +79,21 @@ class Rounder:
 
     def _round_block(self, block: Array, target: Array) -> bool:
         """Rounds a block of float32 elements of a stored tensor to float16 as this file's head says, into ``target``;
-        False, and nothing is written, where an element is not finite in float16."""
+        False, and nothing is written, where an element may not be finite in float16."""
         if self._scratch is None:  # an array of the lowest exponents: numpy compares with a single number slowly
             self._scratch = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.full(BLOCK, LOWEST)
         bits, low = block.view(np.uint32), target.view(np.uint16)
         one, other, lowest = (array[: block.size] for array in self._scratch)
-        total, step = other.view(np.float32), one.view(np.float32)  # the same memory: total is other, step is one
-        np.abs(block, out=total)
-        if not total.max() < OVERFLOWS:  # also for nan
-            return False
-        np.bitwise_and(bits, EXPONENT, out=one)  # step = M: the power of two below |x|, times 2**13
+        middle, total = one.view(np.float32), other.view(np.float32)  # the same memory
+        np.bitwise_and(bits, EXPONENT, out=one)
         np.maximum(one, lowest, out=one)
-        np.add(one, RAISED, out=one)
-        np.add(total, step, out=total)  # |x| + M: rounds
-        np.right_shift(other, SHIFT, out=one)  # its exponent, plus its significand, plus the sign of x
-        np.bitwise_and(other, SIGNIFICAND, out=other)
+        if one.max() > HIGHEST:
+            return False
+        np.add(one, RAISED, out=one)  # middle = M
+        np.add(block, middle, out=total)  # x + M: rounds
+        np.subtract(other, one, out=other)
+        np.abs(other.view(np.int32), out=other.view(np.int32))
+        np.right_shift(one, SHIFT, out=one)
         np.add(one, other, out=one)
         np.right_shift(bits, SIGN_SHIFT, out=other)
         np.bitwise_and(other, SIGN, out=other)
@@ -103,7 +104,6 @@ class Rounder:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """Rounding of stored tensors: fills ``place`` with the elements of ``part``, cast by numpy to its type; one beyond
-    the range becomes infinite, without a warning."""
+    """Rounding of stored tensors: fills ``place`` with ``part`` cast by numpy to its type; inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

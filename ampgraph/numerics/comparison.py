@@ -50,9 +50,7 @@ class Comparison:
     cache: Sequence[str] = ()
 
     def compare(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
-        """Compares the outputs of a pair of models that is open, sample by sample, or for ``decoding`` step by step.
-
-        Raises AmpError AMP209 where they have no output in common, and as their runs do."""
+        """Compares the outputs of a pair of models that is open, sample by sample, or for ``decoding`` step by step."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
         seen = Compared(self.metric)

@@ -220,8 +220,7 @@ class Decoding:
         return [*lines, "the other inputs of a step are those of the next sample"]
 
     def errors_by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
-        """The error of each step of decoding: of the worst output that is no cache, for 9 of 10 samples; ``outputs``
-        were compared run by run, in the order of `runs`."""
+        """The error of each step of decoding: of the worst of ``outputs`` that is no cache, for 9 of 10 samples."""
         held = {pair.present for pair in self.decoder.pairs}
         judged = [output for output in outputs if output.counts and output.name not in held]
         errors = {output.name: output.judged_errors for output in judged or outputs}

@@ -90,10 +90,8 @@ class OnnxPair(Pair):
     sees_nodes = True
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
-        """Of two ONNX models, loads both: ``source``, the reference's graph, and ``result``, the model's.
-
-        ``target``, ``runtime``: as `runtime_of` takes them, "" for none. Raises AmpError AMP209 where their inputs or
-        outputs differ, AMP321 and AMP505 for a device."""
+        """Of two ONNX models, loads ``source``, the reference's graph, and ``result``, the model's; ``target`` and
+        ``runtime`` as in `runtime_of`. Raises AmpError AMP209 for other inputs or outputs, AMP321, AMP505 (device)."""
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
         self._runtime = runtime_of(target, runtime)
@@ -196,7 +194,6 @@ class MindirPair(Pair):
     """Two MindIR files, opened on MindSpore."""
 
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
-        """Of two MindIR models, reads both files; AmpError AMP1xx for one, AMP321 for a device."""
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device

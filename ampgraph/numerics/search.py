@@ -139,8 +139,7 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
-        """Search by numbers: the units that must be float32 for a finite result, and what each makes of the error then
-        (as ``measure``, 0 for infinite)."""
+        """Search by numbers: the units that must be float32 for a finite result; ``measure`` then, 0 for infinite."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -214,8 +213,7 @@ def confirm_by_runs(
     run: Callable[[frozenset[int], float], float | None], turns: int,
 ) -> None:  # fmt: skip
     """Confirms a search by runs: runs the units that ``predict`` gives for an aim (None: there are none), and moves the
-    aim by the error that ``run`` gives (None: enough was found), until this is a little less than the tolerance, at
-    most ``turns`` times."""
+    aim by the error that ``run`` gives (None: enough was found), until that is just below ``tolerance``."""
     aim, seen = AIM * tolerance, set[frozenset[int]]()
     for _ in range(turns):
         chosen = predict(aim)

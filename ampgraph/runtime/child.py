@@ -26,7 +26,7 @@ TICK = 0.2  # seconds between two looks at what a process has answered
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process answered, as JSON has it, and how it ended, in words; ``crashed``: by a signal."""
+    """What a child process answered, as JSON has it, how it ended (``said``, "" for well), and if by a signal."""
 
     answers: list[Any]
     said: str = ""
@@ -39,8 +39,8 @@ def in_child(
 ) -> Ended:  # fmt: skip
     """Calls ``function(argument, answer)`` in another process, which imports it from its module.
 
-    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold; ``on_answer``:
-    is given each answer while the process runs on."""
+    ``argument`` is pickled; ``answer`` takes what JSON can hold, any number of times; ``seconds``: when the process is
+    killed; ``memory``: bytes that it may hold; ``on_answer``: is given each answer while the process runs on."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         answers = Path(folder, "answers.jsonl")
         # in two parts: the second can be read once modules are found as here
@@ -60,7 +60,8 @@ def in_child(
 
 
 def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
-    """Runs a child process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
+    """Runs a child process, the command ``words``, with ``sent`` as its input, until it ends or is killed after
+    ``seconds``, and calls ``meanwhile`` every `TICK`. How it ended, in words, "" for well, and whether it crashed."""
     until = time.monotonic() + seconds
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(sent)

@@ -67,7 +67,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _why_not_npz(path: Path) -> str:
-    """What is wrong with a file that cannot be read as .npz."""
+    """What is wrong with a file that cannot be read as .npz, as words behind its name."""
     start = _first_bytes(path)
     if start == LFS_POINTER:
         return f"is a Git LFS pointer, not the samples: {PULL}"
@@ -75,7 +75,8 @@ def _why_not_npz(path: Path) -> str:
 
 
 def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """Reads an array of an .npz file whose header fits the ``size`` of its data: no header makes us allocate more."""
+    """Reads an array of an .npz file, which ``opened`` opens, called twice. Its header must fit its ``size`` in bytes,
+    so that no header makes us allocate more. AmpError AMP108 for others, and for pickled objects."""
     try:
         with opened() as member:
             shape, dtype, _ = read_header(member)
@@ -98,8 +99,8 @@ def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Pa
 
 
 def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
-    """The header of an array in an .npz file: shape, type, and whether the first axis runs fastest. Raises ValueError
-    and others for any other file."""
+    """Reads the header of an array in an .npz file: shape, type, and whether the first axis runs fastest. ``member`` is
+    left behind it. Raises ValueError and others for any other file."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
@@ -113,7 +114,7 @@ def load_inputs(
 ) -> dict[str, Array]:
     """The arrays of an .npz file that are inputs of some ``names``; what lies beside them (labels) is left out.
 
-    Raises AmpError as `load_npz`, AMP503 where one that is required is missing from it.
+    Raises AmpError as `load_npz`, AMP503 where one that is ``required`` is missing, for ``reader``, "the model".
     """
     arrays = arrays_by_input(load_npz(path), names, required)
     refuse_missing(required, arrays, reader, str(path))
@@ -121,7 +122,8 @@ def load_inputs(
 
 
 def arrays_by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """Arrays of an .npz file by the inputs that they are for; one array and one input that are left over pair up."""
+    """Arrays of an .npz file by their own names; if just one ``required`` input has no array, and just one array no
+    input of its name (``names``), that array is taken for the input."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays

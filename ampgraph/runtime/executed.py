@@ -41,7 +41,8 @@ ELSEWHERE = "; --runtime PYTHON names an environment that has it"
 
 @dataclass(frozen=True)
 class ExecutedLayer(Data):
-    """A layer of what a runtime made of a model: its kind there, what it computes in, the nodes of the file in it."""
+    """A layer of what a runtime made of a model: its kind there, the type it computes in, the nodes of the file in it;
+    "" and () where the runtime does not say."""
 
     name: str
     kind: str
@@ -52,7 +53,7 @@ class ExecutedLayer(Data):
 
 
 class Runtime:
-    """A process of a runtime.
+    """A process of a runtime, which lives as long as this object.
 
     Attributes:
         name: with its version.
@@ -86,7 +87,8 @@ class Runtime:
         self.name, self.low, self.note = str(about["runtime"]), tuple(about["low"]), str(about.get("note", ""))
 
     def ask(self, asked: str, **question: object) -> dict[str, Any]:
-        """The answer to a question of `session_one`. Raises AmpError AMP504 where the runtime fails or dies."""
+        """The answer of the runtime's process to a question of `session_one`, a method and its arguments. Raises
+        AmpError AMP504 where the process dies, RuntimeError where it refuses or fails."""
         assert self._child.stdin is not None
         found = None
         if self._child.poll() is None:
@@ -107,7 +109,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _read_answer(self) -> dict[str, Any] | None:
-        """The next answer of the runtime's process, as JSON; None where the process ended."""
+        """The next answer of the runtime's process, as JSON; None where that ended, or took more than `SECONDS`."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -143,7 +145,8 @@ def _end_process(child: subprocess.Popen[str], errors: Any, folder: tempfile.Tem
 
 
 class ExecutedSession:
-    """A model that a runtime has opened. ``hint``: another precision than the file's, in the runtime's own words."""
+    """A model that a runtime has opened in its process. ``hint``: another precision than the file's, as `session_one`
+    names it, "" for none; ``threads``: 0 for the runtime's own choice."""
 
     def __init__(
         self, runtime: Runtime, model: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port], *,
@@ -175,7 +178,7 @@ class ExecutedSession:
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
 
     def time(self) -> tuple[float, float]:
-        """Runs once; the seconds that this took, and those of all threads together."""
+        """Runs a target's runtime once on what was fed: the seconds that took, and CPU seconds of its process."""
         told = self._ask("run")
         return told["seconds"], told["cpu"]
 
@@ -198,7 +201,8 @@ class ExecutedSession:
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
-        """Asks the runtime's process about this session; its answer, AMP504 where the model does not run."""
+        """Asks the runtime's process about this session; its answer. Raises AmpError AMP504 where the model does not
+        run, with ``contradiction``, what does not agree in what was fed, as a hint."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -207,8 +211,8 @@ class ExecutedSession:
 
 
 def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]:
-    """The place of each name among the ports of a runtime, which has several names for a port, or others than the
-    file's."""
+    """The place of each of the file's names among the ``ports`` of a runtime, each with its names there. Where there
+    are as many, one that has other names there is known by its place; else it is left out."""
     by_name = {name: place for place, port in enumerate(ports) for name in port}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
@@ -216,7 +220,7 @@ def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]
 
 
 def runtime_refusal(runtime: str, error: str, where: str) -> AmpError:
-    """The error that a session raises where a runtime refuses a model, in the runtime's words."""
+    """The error where a runtime refuses the model ``where``, in its words: AMP502, or AMP504 for want of memory."""
     if out_of_memory(RuntimeError(error)):
         return NoMemory(f"out of memory while {runtime} opens it", where=where, hint="try a smaller model")
     hint = "convert for its own --target, or hold the operator with --fp32"
@@ -224,7 +228,7 @@ def runtime_refusal(runtime: str, error: str, where: str) -> AmpError:
 
 
 def telling_line(error: str) -> str:
-    """The words of a runtime's error that say most: the last line that is no trace of C++ calls."""
+    """The line of a runtime's error that says most: the last that is no trace of C++ calls, or the last of all."""
     lines = [line.strip() for line in error.splitlines()]
     told = [
         line for line in lines if line and not line.startswith(("Exception from ", "Check '", "While ", "Summary:"))

@@ -44,16 +44,17 @@ class Tensor(Protocol):
 
 @dataclass(frozen=True)
 class MindirPorts:
-    """What a file takes and gives. Inputs bear the names of the arguments that were exported, in their order; outputs,
-    which have no names of their own in MindIR, are ``output0``, ``output1``, ... (a tuple counts by its elements)."""
+    """What a MindIR file takes and gives. Inputs bear the names of the arguments that were exported, in their order;
+    outputs, which have no names in MindIR, are ``output0``, ``output1``, ... (a tuple counts by its elements)."""
 
     inputs: dict[str, Port]
     outputs: dict[str, Port]
-    prefix: str  # what the file writes before every name
+    prefix: str  # what the file writes before every name: the graph's own and a colon
     low: frozenset[str]  # float16, bfloat16: those that occur among the stored and computed tensors
 
     def check(self, feeds: Feeds) -> dict[str, Array | Tensor]:
-        """For a session of MindSpore: the feeds as arrays or Tensors, in the file's order. Raises AmpError AMP503."""
+        """For a session of MindSpore: the feeds, given by short or full names, by short ones in the file's order, as
+        arrays or Tensors. Raises AmpError AMP503 for what does not fit or is given twice."""
         given: dict[str, Result] = {}
         for word, value in feeds.items():
             name = word.removeprefix(self.prefix)
@@ -71,7 +72,7 @@ def _mindir_port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
 
 
 def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
-    """The inputs and outputs of a MindIR file, and its ModelProto.
+    """The inputs and outputs of a MindIR file by short names, and its ModelProto.
 
     Raises AmpError AMP1xx for the file, AMP502 for an input that is not a tensor.
     """
@@ -90,7 +91,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
-    """For a session of MindSpore: the low types that the parameters and constants of a MindIR model have."""
+    """For a session of MindSpore: the low types that parameters and constants of a MindIR ModelProto have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -99,7 +100,7 @@ def _low_types(model: Any) -> frozenset[str]:
 
 
 def _tuple_tensors(info: Any) -> Iterator[Any]:
-    """The tensors of a tuple that MindSpore gives, however deep."""
+    """The tensors of a tuple that a MindIR file declares as an output (an AttributeProto), however deep, in order."""
     if info.type in TENSOR_KINDS:
         yield from info.tensors
     for value in info.values:
@@ -107,7 +108,8 @@ def _tuple_tensors(info: Any) -> Iterator[Any]:
 
 
 def _input_port(value: Any, name: str, path: Any) -> Port:
-    """A parameter of MindSpore's graph as a session's port; AMP502 for what is no tensor of numbers."""
+    """An input of a MindIR file (a ValueInfoProto) as the port ``name``. Raises AmpError AMP502 for what is no tensor
+    of numbers; ``path``: the file, for it."""
     if len(value.tensor) != 1:
         hint = "export a network whose arguments are tensors"
         raise AmpError("AMP502", f"input '{name}' is a tuple or a number, not a tensor", where=str(path), hint=hint)
@@ -175,13 +177,13 @@ def select_device(ms: ModuleType, device: str) -> str:
 
 
 def _devices_there(error: BaseException) -> str:
-    """The devices that the MindSpore installed here runs on, from its own error."""
+    """The devices that MindSpore runs on here, in words, from its error about another one; else that error's words."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
     return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
 
 def _keep_file_types(ms: ModuleType) -> None:
-    """For a session of MindSpore: Ascend computes in the types of the file; AMP505 where the process chose others."""
+    """For all sessions of MindSpore on Ascend: computes in the types of the file; AMP505 where others were chosen."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
@@ -193,7 +195,7 @@ def _keep_file_types(ms: ModuleType) -> None:
 
 @contextlib.contextmanager
 def graph_mode(ms: ModuleType) -> Iterator[None]:
-    """Sets MindSpore's GRAPH mode inside, the caller's mode afterwards."""
+    """Sets MindSpore's GRAPH mode inside of the with, the caller's mode afterwards."""
     before = ms.get_context("mode")
     if before == ms.GRAPH_MODE:
         yield
@@ -230,7 +232,8 @@ def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def reporting_stops(ports: MindirPorts, device: str) -> Iterator[None]:
-    """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504; what it dumps then goes away."""
+    """Turns an error of MindSpore inside of the with, while it compiles or runs, into an AmpError AMP504; what it dumps
+    then goes to a folder that ends with the process. ``device``: MindSpore's name for it."""
     dumps_elsewhere = DUMPS in os.environ
     os.environ.setdefault(DUMPS, _dump_folder().name)
     try:
@@ -254,7 +257,7 @@ def _dump_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def to_tensors(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
-    """Checked feeds as tensors of MindSpore."""
+    """Checked feeds as tensors of MindSpore, in their order; those that are tensors already stay where they are."""
     return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
 
@@ -290,14 +293,14 @@ class MindsporeSession:
             results = self._cell(*to_tensors(self._ms, arrays))
             found = [to_numpy(tensor) for tensor in _flat_results(results)]
         names = list(self.outputs)
-        if len(names) != len(found):
+        if len(names) != len(found):  # the file tells less than MindSpore gives
             names = [f"output{index}" for index in range(len(found))]
         made = dict(zip(names, found, strict=True))
         return {name: made[name] for name in names_of_outputs(made, outputs)}
 
 
 def _flat_results(results: Any) -> Iterator[Tensor]:
-    """The tensors of MindSpore's nested results, in order."""
+    """The tensors of what a MindSpore graph returns, nested tuples and lists of them, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
             yield from _flat_results(result)

@@ -86,7 +86,7 @@ class OnnxSession:
             raise stop_error(error, self.device, contradiction(self.inputs, checked)) from error
 
     def _run_values(self, feeds: dict[str, Result], wanted: list[str]) -> dict[str, Result]:
-        """Runs by OrtValues: bfloat16 goes in and out as 16-bit words, since numpy has no such type."""
+        """Runs a session by OrtValues: bfloat16 goes in and out as 16-bit words, since numpy has no such type."""
         ort = import_onnxruntime()
         values = {}
         for name, array in feeds.items():
@@ -99,8 +99,8 @@ class OnnxSession:
         return {name: as_numpy(value) for name, value in zip(wanted, found, strict=True)}
 
     def placed(self) -> dict[str, tuple[str, str]]:
-        """Node -> (operator, provider), in the order of the run, of a session opened with ``profile``; asked once, runs
-        after it are not observed."""
+        """Node -> (operator, provider), in the order of the run, of a session opened with ``profile``. To be asked
+        once, after a run: this ends the profile."""
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
@@ -146,7 +146,8 @@ def _port_of(item: Any) -> Port:
 
 
 def refusal_error(error: Exception, where: str) -> AmpError:
-    """The error of a session where ONNX Runtime refuses a model, in the runtime's words."""
+    """The error of a session where ONNX Runtime refuses a model, in the runtime's words: AMP502, AMP101 for no such
+    file, AMP504 for want of memory. ``where``: the file, or "model"."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -166,7 +167,8 @@ _UNREGISTERED = re.compile(r"No Op registered for (\w+) with")
 
 
 def older_than_the_model(message: str) -> str:
-    """A hint where ONNX Runtime refuses a model that is newer than it, or has an operator of no name; else nothing."""
+    """A hint where ONNX Runtime's ``message`` refuses a model that is newer than it, or has an operator of a name that
+    ONNX does not know; "" for any other refusal."""
     if found := _UNREGISTERED.search(message):
         known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
         if found[1] not in known and (meant := nearest(found[1], known)):
@@ -178,7 +180,8 @@ def older_than_the_model(message: str) -> str:
 
 
 def stop_error(error: Exception, device: str, contradiction: str = "") -> AmpError:
-    """The error of a session's run in the runtime's words. ``contradiction``: what does not agree in what was fed."""
+    """The error AMP504 of a session's run that failed on ``device``, in the runtime's words. ``contradiction``: what
+    does not agree in what was fed, as `contradiction` of ports says it; "" for nothing."""
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
@@ -203,7 +206,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error of a session where ONNX Runtime ran out of memory."""
+    """The error of a session where ONNX Runtime ran out of memory; ``where`` goes on behind "out of memory"."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -215,7 +218,8 @@ SEARCHES = ["TransposeOptimizer", "CommonSubexpressionElimination"]
 
 
 def quiet_options(folder: str = "", threads: int = 0) -> SessionOptions:
-    """ONNX Runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
+    """ONNX Runtime's options for a session that logs nothing; ``folder``: where the data files of a model in memory
+    are, "" for none; ``threads``: 0 for its own choice."""
     options = import_onnxruntime().SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
@@ -233,7 +237,7 @@ def cpu_options(folder: str, threads: int = 0) -> SessionOptions:
 
 
 def in_file_order(options: SessionOptions) -> SessionOptions:
-    """ONNX Runtime's options with nodes run in the order of the graph, but sizes as soon as they can."""
+    """Sets ONNX Runtime's options, and returns them, so that nodes run in the order of the graph, but sizes at once."""
     options.execution_order = import_onnxruntime().ExecutionOrder.PRIORITY_BASED
     return options
 
@@ -242,7 +246,8 @@ def open_session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...] = CPU, kept_out: Sequence[str] = SEARCHES,
     where: str = "model",
 ) -> InferenceSession:  # fmt: skip
-    """A session of ONNX Runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
+    """Opens a session of ONNX Runtime: ``model``, a path or bytes, without the optimisers ``kept_out``. Raises AmpError
+    as `refusal_error` says, for the file ``where``."""
     try:
         return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -250,10 +255,8 @@ def open_session(
 
 
 def open_session_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
-    """A session on the CPU, without optimizations where these break the model: some do beside what nobody reads.
-
-    It raises the runtime's own first error where it does not open so either.
-    """
+    """Opens a session of ONNX Runtime's CPU, without optimisations where these break the model, which changes
+    ``options``: some do beside what nobody reads. Raises the runtime's own first error where both fail."""
     try:
         return _make_session(content, options, CPU, SEARCHES)
     except Exception as error:

@@ -48,8 +48,10 @@ class Opening:
 
     @property
     def why(self) -> str:
-        """The cause for which ONNX Runtime did not open the file, where it is known."""
-        return "" if not self.optimised else KILLED if self.died else OPTIMISED
+        """The cause for which ONNX Runtime did not open the file, if that is an optimisation; else ""."""
+        if not self.optimised:
+            return ""
+        return KILLED if self.died else OPTIMISED
 
 
 def open_each(paths: Sequence[PathLike]) -> list[Opening]:
@@ -103,8 +105,8 @@ def _answer_in_child(asked: tuple[list[str], bool], answer: Answer) -> None:
 
 
 def _opening_from_answer(said: str, name: str) -> Opening:
-    """How a file was opened, from what ONNX Runtime ``said`` against it in the child; AMP502 stands for a refusal of
-    the model itself. Raises what is not the model's fault: AMP101 for no such file, AMP504 for want of memory."""
+    """How a file was opened, from what ONNX Runtime ``said`` against it in the child, "" for nothing. Raises what is
+    not the model's fault (any code but AMP502): AMP101 for no such file, AMP504 for want of memory."""
     if not said:
         return Opening()
     error = RuntimeError(said)
@@ -124,8 +126,8 @@ def opening_refusal(model: str) -> Opening | None:
 
 
 def opening_fault(reference: str, model: str, target: str) -> Opening | None:
-    """Why ONNX Runtime does not open a converted file although it opens the reference; None where it opens, or neither
-    does."""
+    """Why ONNX Runtime does not open a converted file (``model``), if that is the conversion's fault as `is_fault`
+    says; else None. ``target``: that the file was made for, "" for none."""
     found = opening_refusal(model)
     return found if found is not None and is_fault(found, reference, model, target) else None
 
@@ -144,7 +146,8 @@ def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
 
 
 def opening_notes(reference: PathLike | None, model: PathLike | None) -> list[str]:
-    """Notes on a converted file that ONNX Runtime does not open or run on the CPU; empty for models in memory."""
+    """A note on a converted file that ONNX Runtime does not open on the CPU while it opens the reference, else none;
+    none for a model in memory (None) and for MindIR."""
     if reference is None or model is None or is_mindir(model):
         return []
     found = opening_fault(os.fspath(reference), os.fspath(model), "")
@@ -153,7 +156,7 @@ def opening_notes(reference: PathLike | None, model: PathLike | None) -> list[st
 
 
 def stopped_on_cpu(flow: Dataflow) -> str:
-    """What low operators ONNX Runtime's CPU opens and cannot run, each with the reason; an empty text for none."""
+    """A sentence on the low operators that ONNX Runtime's CPU opens and cannot run, with reasons; "" for none."""
     kernels, found = load_kernels(CPU), dict[str, str]()
     for op in flow.ops:
         broken = kernels.broken.get(op.kind)

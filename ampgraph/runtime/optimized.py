@@ -23,7 +23,8 @@ _TENSOR_TYPES = {
 
 
 def infer_output_types(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Outputs of a node of the optimised graph without a type in ``types``, each with the one that follows, if any."""
+    """Outputs of a node of the optimised graph that have no type in ``types``, each with the element type that follows
+    from its operator and its inputs; those of which none follows are left out. ``kind``: as `kind_of` says it."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
             found = _cast_type(node, kind) or _followed_type(node, index, types)
@@ -37,7 +38,7 @@ def _cast_type(node: onnx.NodeProto, kind: str) -> int:
 
 
 def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
-    """The element type of an output of a node of the optimised graph, by the types of its inputs; 0 for unknown."""
+    """The element type of output number ``index`` of a node of the optimised graph, by its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
     sources = _type_sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
@@ -47,8 +48,8 @@ def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -
 
 @functools.cache
 def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """The optimised graph, which says few types: whose type an output has: an element type that is always the same, or
-    the inputs that it follows."""
+    """Whose type output ``index`` of an operator in the optimised graph has, which says few: an element type that is
+    always the same, or the numbers of the inputs that it shares its type with."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -59,7 +60,8 @@ def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tupl
     last = len(schema.inputs) - 1
     alike = tuple(i for i in range(inputs) if last >= 0 and schema.inputs[min(i, last)].type_str == name)
     allowed = next((t.allowed_type_strs for t in schema.type_constraints if t.type_param_str == name), [name])
-    return (len(allowed) == 1 and _TENSOR_TYPES.get(allowed[0])) or alike
+    only = _TENSOR_TYPES.get(allowed[0]) if len(allowed) == 1 else None
+    return only or alike
 
 
 def fused_parts(
@@ -92,10 +94,11 @@ def fused_parts(
 
 
 def _move_to_computing(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """In the optimised graph: gives file nodes that end in a data move to the fused node in front of that move, in
-    place: it computed them.
+    """In the optimised graph: file nodes that a data move was found to cover, and that are more than moves, go to the
+    node in front of the move, which computed them; ``found``, by node of ``after``, is changed in place.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
+    ``kinds``: operators of the file's nodes by first output.
     """
     makers = {name: number for number, node in enumerate(after) for name in node.output if name}
     for number, node in enumerate(after):
@@ -114,7 +117,8 @@ def _move_to_computing(after: Sequence[onnx.NodeProto], found: list[tuple[str, .
 def _covered_nodes(
     node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], known: set[str], kept: set[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """The names of file nodes that an optimised node covers: back from what it makes to values that are known."""
+    """The file nodes, by first output, that a node of the optimised graph covers: back from what it makes to values
+    ``known`` there, but for other nodes of the file that were ``kept``. ``makers``: file nodes by output."""
     found: dict[str, None] = {}
     todo = [name for name in node.output if name in makers]
     while todo:
@@ -193,8 +197,7 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if self._fused(node))
 
     def _fused(self, node: OptimizedNode) -> bool:
-        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make and the file had
-        not."""
+        """Whether ONNX Runtime made a node by fusion: by its domain, or a kind that fusions make and the file lacks."""
         if node.kind.partition("::")[0] in OWN_DOMAINS:
             return True
         return has(node.kind, "made_by_fusion") and node.kind not in self.kinds
@@ -234,7 +237,8 @@ def placements(log: str) -> dict[tuple[str, str], str]:
 
 
 def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
-    """Before ONNX Runtime optimises a graph: names every node, in place, so that its log can be matched with nodes."""
+    """Before ONNX Runtime optimises a graph: gives every node, in bodies too, a name of its own, in place, so that its
+    log can be matched with nodes. ``seen``: the names so far, None at first."""
     seen = set() if seen is None else seen
     for node in graph.node:
         if not node.name or node.name in seen:
@@ -260,7 +264,8 @@ def kind_of(node: onnx.NodeProto) -> str:
 def walk_nodes(
     graph: onnx.GraphProto, outer: Mapping[str, int] | None = None
 ) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
-    """Every node of an optimised graph, bodies included, with the element types of the values that it sees."""
+    """Every node of an optimised graph, bodies included, with the element types by name of the values that it sees: one
+    dict for all nodes of a graph, which grows. ``outer``: the types around a body."""
     types = dict(outer or {})
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.HasField("tensor_type"):
@@ -274,7 +279,8 @@ def walk_nodes(
 
 
 def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
-    """The float type in which an optimised node computes, of a Cast "from->to"; "" for a node of other types."""
+    """The lowest float type that a node of the optimised graph touches, of a Cast "from->to" ("?" if the first is not
+    known, one alone where the other is no float); "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = FLOATS.get(_cast_type(node, kind), "")

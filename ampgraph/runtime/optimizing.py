@@ -65,7 +65,7 @@ def optimized(
 def write_optimized(
     model: onnx.ModelProto, provider: str, *, python: str = "", level: Level = "ENABLE_EXTENDED"
 ) -> onnx.ModelProto:
-    """A model, its weights in it, as ONNX Runtime writes it out when it has optimised it; as `optimized` otherwise."""
+    """A model, its weights in it, as ONNX Runtime writes it out when it has optimised it. Raises as `optimized`."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         return onnx.load(
             _optimise_in_child(with_named_nodes(model, "")[0], provider, python, level, "", Path(scratch))[0]
@@ -75,8 +75,8 @@ def write_optimized(
 def _optimise_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
-    """The file to which ONNX Runtime, in a child process, wrote the graph that it optimised, the runtime's name, and
-    what it logged."""
+    """Has ONNX Runtime optimise a graph in a child process: the file in ``scratch`` to which it wrote the graph, the
+    runtime's name and version, and what it logged. Raises as `optimized`."""
     if proto.ByteSize() > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     given, made = scratch / "model.onnx", scratch / "optimized.onnx"
@@ -92,7 +92,8 @@ def _optimise_in_child(
 
 
 def fuse_for(model: Path, folder: Path, architectures: Sequence[str], *, python: str = "") -> list[Path]:
-    """The files that ONNX Runtime's transformers optimizer made of a file, by its fusions for some architectures.
+    """The files in ``folder`` that ONNX Runtime's transformers optimizer made of a file, by its fusions for each of
+    some architectures; those for which it failed are missing.
 
     Raises NotOptimized where that environment has no such optimizer, and as `optimized`.
     """
@@ -103,7 +104,8 @@ def fuse_for(model: Path, folder: Path, architectures: Sequence[str], *, python:
 
 
 def with_named_nodes(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
-    """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the folder of its external data."""
+    """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the absolute folder of its external
+    data: that of a path, else ``folder``, "" for none."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):
         proto.CopyFrom(model)
@@ -115,7 +117,8 @@ def with_named_nodes(model: str | os.PathLike[str] | onnx.ModelProto, folder: st
 
 
 def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
-    """What a child process that optimises a model answered, and what ONNX Runtime logged there."""
+    """What `optimize_one`, a child process, answered to ``words``, as JSON, and what ONNX Runtime logged there. Raises
+    NotOptimized where it dies or takes too long, AmpError AMP508 for what is no working Python."""
     lacking = "that has onnxruntime-gpu"
     try:
         said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, lacking)
@@ -131,13 +134,14 @@ def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
 
 
 def no_python_error(python: str, said: str, lacking: str) -> AmpError:
-    """The error where ``--runtime`` names a program that is no Python, or one without what is needed."""
+    """The error where ``--runtime`` names a program that is no Python, or one without what is needed (``lacking``,
+    "that has ..."); ``said``: the last line that it wrote."""
     hint = f"name the python of an environment {lacking}"
     return AmpError("AMP508", f"is not a working Python: {said}", where=python or sys.executable, hint=hint)
 
 
 class Died(Exception):
-    """How another Python ended: by which signal, or an empty text where its time was up."""
+    """How another Python ended, as its text: by which signal, or "" where its time was up."""
 
 
 def run_python(
@@ -177,7 +181,7 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 @dataclass(frozen=True)
 class NodeCounter:
-    """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
+    """Counts the nodes that a provider of ONNX Runtime would run of a model. NotOptimized for what it refuses."""
 
     provider: str
     python: str
@@ -189,8 +193,8 @@ class NodeCounter:
 
 @dataclass(frozen=True)
 class FusedModel:
-    """``proto``: the model, as it was given where nothing has fewer nodes; ``how`` says what made it. ``before``,
-    ``after``: nodes of the graph that the provider of ``counter`` would run, in float32."""
+    """What `best_fused` chose: ``proto``, the model, as it was given where nothing has fewer nodes; ``how`` says what
+    made it, "" for nothing. ``before``, ``after``: nodes that the provider of ``counter`` would run, in float32."""
 
     proto: onnx.ModelProto
     how: str
@@ -200,7 +204,7 @@ class FusedModel:
 
 
 def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
-    """The best of the fused models that are tried; equals of the graph are told apart by the nodes of their files.
+    """The fused model of those tried of which the provider runs fewest nodes; of equals, with fewest in its file.
 
     Args:
         proto: with its weights in it.
@@ -227,7 +231,8 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
 
 
 def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> NodeCounter:
-    """What counts a model's nodes after optimisation: the target's provider, or the CPU's without its own layouts."""
+    """What counts a model's nodes after optimisation: the target's provider, or the CPU's, without its own layouts,
+    where the environment does not have that. Raises NotOptimized for a model that is refused."""
     try:
         optimized(proto, provider, python=python, level="DISABLE_ALL")
     except NotOptimized as why:
@@ -238,8 +243,8 @@ def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> NodeCou
 
 
 def _fusions(proto: onnx.ModelProto, counter: NodeCounter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
-    """Ways to fuse a model: as the target's session of ONNX Runtime writes it out, and as the transformers optimizer
-    makes it, without repetitions."""
+    """Fused models and what made each, in words: as the target's session of ONNX Runtime writes it out (if ``counter``
+    is of the target), and as the transformers optimizer makes it for each architecture, without repetitions."""
     if counter.level == "ENABLE_ALL":
         yield write_optimized(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()

@@ -69,7 +69,7 @@ def port_of(value: Declared) -> Port:
 
 
 def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> list[str]:
-    """The outputs that a session's run is asked for, all where None. AmpError AMP503 for one that is missing."""
+    """The outputs that a session's run is asked for: ``wanted``, all for None. AmpError AMP503 for one not there."""
     for name in wanted or ():
         if name not in ports:
             hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
@@ -78,8 +78,8 @@ def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> li
 
 
 def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[str]) -> dict[str, Result]:
-    """The feeds as contiguous arrays; tensors of MindSpore stay where they are. Raises AmpError AMP503 for an unknown,
-    missing or unfitting one."""
+    """The feeds of a session as contiguous arrays; tensors of MindSpore stay where they are. All of ``ports`` must be
+    fed; ``optional`` inputs may be, unchecked. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
     for name in feeds:
         if name not in ports and name not in optional:
             hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
@@ -91,8 +91,8 @@ def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[st
 
 
 def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str:
-    """Where a symbolic size has two values in the arrays that a session is fed; empty if nowhere. Exporters reuse
-    names: it may be no mistake."""
+    """Where a symbolic size has two values in the arrays that a session is fed, in words for a hint; "" if nowhere.
+    Exporters reuse names: it may be no mistake."""
     sizes: dict[str, tuple[int, str]] = {}
     for name, port in ports.items():
         given_shape = np.shape(feeds[name]) if port.shape and name in feeds else ()
@@ -105,7 +105,8 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
 
 
 def _fitting_array(port: Port, value: Any) -> Any:
-    """What is fed to a session as an array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
+    """What is fed to a session as an array, which must have the port's type and fixed sizes; AmpError AMP503 for
+    others. A tensor of MindSpore, and what is fed to a port of no type, as they are."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     try:

@@ -76,7 +76,7 @@ class OpenVino:
         self.opened[session][1].infer()
 
     def results(self, session: int) -> list[Any]:
-        """The outputs of a session's last run, as arrays in the order of the outputs, bfloat16 as words."""
+        """The outputs of the last run of OpenVINO, as arrays in the order of the outputs, bfloat16 as words."""
         compiled, request = self.opened[session]
         tensors = [request.get_tensor(port) for port in compiled.outputs]
         low = self.ov.Type.bf16
@@ -115,8 +115,7 @@ class OnnxRuntime:
         self.made: dict[int, list[Any]] = {}
 
     def about(self) -> dict[str, Any]:
-        """The version of ONNX Runtime, and the low types for which this machine has kernels; ``note`` says of an
-        emulator that times mean nothing."""
+        """ONNX Runtime's version, the low types that have kernels here, and a note on times if the CPU is emulated."""
         arm = platform.machine() in ARM64
         name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
         note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""
@@ -149,7 +148,7 @@ class OnnxRuntime:
         return self.made[session]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
-        """None: the CPU provider does not say what it runs."""
+        """No layers: the CPU provider of ONNX Runtime does not say what it runs."""
         return []
 
 
@@ -200,7 +199,7 @@ class WebGpu(OnnxRuntime):
         return [self._layer_row(node.name, node.op_type, provider, []) for provider, node in placed]
 
     def _executed_layers(self, profile: str) -> list[dict[str, Any]]:
-        """The kernels in a profile of ONNX Runtime, which is removed."""
+        """The layers that a profile file of ONNX Runtime tells, one for each kernel; its folder is removed."""
         with open(profile, encoding="utf-8") as file:
             events = json.load(file)
         shutil.rmtree(os.path.dirname(profile))

@@ -20,7 +20,8 @@ ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "asc
 
 
 def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
-    """Before a session is opened: raises AmpError AMP321 for a device of the other format."""
+    """Before a session is opened: raises AmpError AMP321 for a device of the other format; ``own``: those of this one.
+    An unknown word is let through, to be refused by who opens."""
     others = {*ONNX_DEVICES, *MINDIR_DEVICES} - set(own)
     if isinstance(device, str) and device_word(device) in others:
         raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")
@@ -49,7 +50,7 @@ def _computes_here(kernels: Kernels) -> bool:
 
 
 def lacking_runtime(target: str) -> AmpError:
-    """The error where no runtime that executes a target's files is here."""
+    """The error where no runtime that executes a target's files is here: AMP501, or AMP404 if there is none at all."""
     kind = load_kernels(place_word(target)).executes if target else ""
     if target and load_kernels(place_word(target)).builder:
         hint = "check with runtime= builds it; run and verify without runtime= run strictly"
@@ -83,7 +84,7 @@ def executed_session(
 
 
 def unproven_notes(runtime: Runtime, low: list[str]) -> list[str]:
-    """What a run of a model with these low types does not show, as the runtime has no kernels of them here."""
+    """Notes on those of a model's ``low`` types that a target's runtime computes in float32 here, proving nothing."""
     wide = [dtype for dtype in low if dtype not in runtime.low]
     return [
         f"{runtime.name} computes {dtype} in float32 on this CPU: this run proves nothing about it" for dtype in wide

@@ -32,7 +32,8 @@ def main(jobs: str, answers: str) -> None:
 
 
 def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
-    """In TensorRT's process: parses one model and builds its engine: refusals, the engine's layers and bytes."""
+    """In TensorRT's process: parses one model and builds its engine. The answer: `refused` (from `_refusal`), `layers`
+    (a text) and `bytes` of the engine; or only `error` without TensorRT, `capability` for an unknown one."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:
@@ -72,8 +73,8 @@ def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
 
 
 def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
-    """The settings of TensorRT's builder: layers in detail, GPUs to build for, the sizes of open dimensions and values
-    of shape inputs."""
+    """The settings of TensorRT's builder for a job: layers in detail, GPUs to build for, sizes of open dimensions and
+    values of shape inputs, `GUESSED` where the job does not say them."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []
@@ -98,7 +99,8 @@ def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -
 
 
 def _profile_shapes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, the best and the largest shape of an input, for TensorRT's optimisation profile."""
+    """The least, the best and the largest shape of an input, for TensorRT's optimisation profile; ``sizes``: of open
+    dimensions by `INPUT:AXIS` or `NAME`, the former first."""
     shapes = []
     for which in range(3):
         shape = []

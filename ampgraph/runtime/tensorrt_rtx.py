@@ -50,7 +50,7 @@ _WORDS = re.compile(r"^(?:Invalid Node - .*\n)?(?:\w+::\w+: )?(?:Error Code \d+:
 
 @dataclass(frozen=True)
 class RefusedNode:
-    """What TensorRT does not take. ``by``: its `parser`, or its `builder`, which may name no node."""
+    """What TensorRT does not take. ``by``: its `parser`, or its `builder`, which may name no node ("")."""
 
     by: str
     node: str
@@ -87,15 +87,16 @@ class Kernel:
 
     @property
     def dtype(self) -> str:
-        """The float types of a TensorRT kernel as a report names them: `float16`, `float16->float32`, or an empty
-        string."""
+        """The float types of a TensorRT kernel for a report: `float16`, `float16->float32`, or "" where it has none."""
         reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
-        return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
+        if reads and makes and reads != makes:
+            return f"{reads}->{makes}"
+        return reads or makes
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What was built. ``size``: of the serialized engine, in bytes."""
+    """What TensorRT built of a model: its kernels, in the order of the run, and its ``size`` serialized, in bytes."""
 
     kernels: tuple[Kernel, ...]
     size: int
@@ -124,8 +125,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """What became of one model. ``engine``: None where it is refused; ``died``: how the process
-    ended that was to build it, which is a refusal too."""
+    """What TensorRT made of one model. ``runtime``: name and version; ``refused``: what it does not take; ``engine``:
+    None where it is refused; ``died``: how the process ended that was to build it, which is a refusal too."""
 
     runtime: str
     refused: tuple[RefusedNode, ...] = ()
@@ -145,9 +146,9 @@ class BuildAnswer:
 
 @dataclass(frozen=True)
 class BuildJob:
-    """A model to be built. ``sizes``: of open dimensions, by `NAME` or `INPUT:AXIS`: least, best, largest;
-    ``values``: of inputs that are shapes, once or likewise; ``capabilities``: of the GPUs to build for, as `89`;
-    TensorRT's own choice if empty."""
+    """A model to be built by TensorRT; ``folder``: of its external data, "" for beside it or none. ``sizes``: of open
+    dimensions, by `NAME` or `INPUT:AXIS`: least, best, largest; ``values``: of inputs that are shapes, by name, once or
+    three times likewise; ``capabilities``: of the GPUs to build for, as `89`, TensorRT's own choice if empty."""
 
     model: str | os.PathLike[str] | onnx.ModelProto
     folder: str = ""
@@ -160,7 +161,8 @@ EngineSizes = tuple[dict[str, tuple[int, int, int]], dict[str, list[list[int]]]]
 
 
 def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
-    """For TensorRT: the ``sizes`` and ``values`` of a job whose engine takes some samples, best the last one."""
+    """For TensorRT: the ``sizes`` and ``values`` of a `BuildJob` whose engine takes some samples, best the last one:
+    the sizes of all axes, and the numbers of all integer inputs of at most one axis, which may be shapes."""
     sizes: dict[str, tuple[int, int, int]] = {}
     values: dict[str, list[list[int]]] = {}
     for feeds in samples:
@@ -191,7 +193,8 @@ def build(job: BuildJob, *, python: str = "") -> BuildAnswer:
 
 
 def build_all(jobs: Iterable[BuildJob], *, python: str = "") -> Iterator[BuildAnswer]:
-    """What becomes of each of several models, in their order: a process takes them up to the first that it refuses."""
+    """What TensorRT makes of each of several models, in their order, raising as `build`; a process takes them up to the
+    first that it refuses, another one goes on behind it."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         written = [_written_job(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
         while written:
@@ -201,7 +204,8 @@ def build_all(jobs: Iterable[BuildJob], *, python: str = "") -> Iterator[BuildAn
 
 
 def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
-    """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
+    """A job for `tensorrt_one`, as JSON; the model is written to ``path`` with a name for every node. ``nodes``, which
+    is for `_read_answer`: by that name the operator, and the first output if there is one."""
     proto, folder = with_named_nodes(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
     nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk_nodes(proto.graph)}
@@ -214,7 +218,8 @@ def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
 
 
 def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> list[BuildAnswer]:
-    """From one process that builds engines: its answers, at least one, up to the first model that it refuses."""
+    """Runs one process of TensorRT that builds ``written`` jobs: its answers, at least one, up to the first model that
+    it refuses or dies of. ``scratch``: a folder for the files between. Raises AmpError as `build`."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written}), encoding="utf-8")
     answers.unlink(missing_ok=True)
@@ -236,7 +241,8 @@ def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> li
 
 
 def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
-    """What TensorRT said of a build, with kernels by the nodes that they compute; AMP501 where it is not installed."""
+    """What `tensorrt_one` answered of a build (``told``), with kernels by the nodes that they compute, ``nodes`` as in
+    `_written_job`. Raises AmpError AMP501 without TensorRT, AMP301 for a compute capability it does not know."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
@@ -253,7 +259,8 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
 
 
 def _read_refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """An operator that TensorRT's builder refuses, with the node that the builder's words name, if they name one."""
+    """What TensorRT's parser or builder refuses (``by``), as `tensorrt_one` answers it; where it names no node, the
+    first of ``nodes`` that occurs in its ``words``, if one does."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], refusal_text(words))
 
@@ -266,7 +273,7 @@ def refusal_text(words: str) -> str:
 
 
 def read_kernels(text: str) -> Iterator[Kernel]:
-    """The kernels in the list that TensorRT's builder logs of an engine."""
+    """The kernels in the list that TensorRT's builder logs of an engine, without layers that only synchronise."""
     for line in text.partition("\nI/O Tensors:")[0].splitlines():
         head, found, rest = line.partition(", LayerType: ")
         if not (found and head.startswith("Name: ")):
@@ -283,8 +290,8 @@ def read_kernels(text: str) -> Iterator[Kernel]:
 
 
 def _float_types_in(text: str, least: int = 0) -> Iterator[str]:
-    """In TensorRT's log: the float types in a list of tensors; constants of fewer elements than ``least`` are a
-    product's factors."""
+    """In TensorRT's log: the float types in a list of tensors, those left out whose largest size is below ``least``:
+    constants of one element are factors that a product took in."""
     for _, shape, dtype in _TENSOR.findall(text):
         sizes = [int(size) for size in re.findall(r"\d+", shape)]
         if dtype in TYPES and max(sizes, default=1) >= least:

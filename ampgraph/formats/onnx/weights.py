@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..diffusion import diffused, scaled_for_biases
+from ..diffusion import diffused, making_up_for
 from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
@@ -27,8 +27,7 @@ FLOAT = ir.DataType.FLOAT.value
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an ONNX initializer or of a Constant node's output; None for any other value, and for a Constant of
-    text or whose numbers the caller of a function gives."""
+    """The tensor of an ONNX initializer or Constant's output; None for other values, text, and what a caller gives."""
     node = native.producer()
     if node is None:
         return native.const_value
@@ -72,7 +71,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes an ONNX tensor takes in the file, or in its data file."""
-    if type(tensor) is RoundedTensor:
+    if isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)
@@ -92,8 +91,7 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
 
 
 def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The stored tensors of an ONNX model: (value, tensor) of each initializer and Constant, also in bodies and
-    functions."""
+    """(value, tensor) of each initializer and Constant of an ONNX model, also in bodies and functions."""
     waiting = outermost(model)  # bodies are added to it while it is walked
     for graph in waiting:
         yield from ((v, v.const_value) for v in graph.initializers.values() if v.const_value is not None)
@@ -112,8 +110,7 @@ class OnnxWeights:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
-        """How many elements an ONNX value has stored; 0 for a value that is not stored. Sizes are kept, as edits of
-        stored tensors do not change them."""
+        """How many elements an ONNX value has stored; 0 for a value that is not stored. Edits do not change it."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -122,8 +119,7 @@ class OnnxWeights:
         return known
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The stored tensor of an ONNX value, in its shape; None where it has more than ``limit`` elements, and for a
-        value that is not stored."""
+        """The stored tensor of an ONNX value, in its shape; None beyond ``limit`` elements, and if it is not stored."""
         if self.size(value) > limit:
             return None
         tensor = stored_tensor(value.native)
@@ -132,16 +128,14 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        """The stored elements of an ONNX value in one dimension, in pieces that fit the memory; none for a value that
-        is not stored."""
+        """The stored elements of an ONNX value, if any, in one dimension, in pieces that fit the memory."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
         yield from pieces(flat(tensor))
 
     def key(self, value: Value) -> object:
-        """A key that is equal for ONNX values that share one stored tensor: a function's constant, seen from each of
-        its calls."""
+        """A key that is equal for ONNX values of one stored tensor, as a function's constant in each of its calls."""
         return value.native
 
 
@@ -174,8 +168,7 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of the source, if it has at most `SHORT` elements as raw bytes of the file and is only
-        rounded (no floor, no factor); b"" for any other."""
+        """The float32 bytes of a source of at most `SHORT` elements in the file, without floor and factor; else b""."""
         source = self.source
         if self.floor is not None or self.factor != 1.0:
             return b""
@@ -189,7 +182,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one dimension and one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        kept, start = np.empty(math.prod(self.dims), self.low), 0
+        for part in self.chunks():
+            kept[start : start + part.size] = part
+            start += part.size
+        return kept
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements in one dimension, piece by piece; each piece is overwritten by the next one."""
@@ -209,8 +206,7 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
     """``id`` of a tensor -> its rounded bytes, for those RoundedTensors among ``tensors`` that are short and only
-    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once: the calls that
-    round one take longer than its few numbers do."""
+    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once."""
     sources: dict[DType, dict[int, bytes]] = {}  # type to round to -> id of a tensor -> its float32 bytes
     for tensor in tensors:
         if type(tensor) is RoundedTensor:  # no subclass: they round in another way
@@ -274,8 +270,7 @@ class NormParameters:
 
     def _neighbours(self, numbers: Array) -> Array:
         """Low numbers to try for a norm's parameter, as float64 of shape [1 + 2 * STEPS, channels]: the nearest one,
-        then those below and above it by distance; the nearest again in place of one that is not finite or of another
-        sign."""
+        then those around it by distance; the nearest again in place of one not finite or of another sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -295,49 +290,37 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 class NormTensor(RoundedTensor):
     """One of an ONNX norm's four parameters, which are rounded together. ``plain``: the same rounded by itself, whose
-    source and name it takes; a norm's parameters have neither floor nor factor, as floors are of masks and factors of
-    products' operands. ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3
-    the variance; ``dtype``: the low type."""
+    source and name it takes; it has neither floor nor factor: floors are of masks, factors of products' operands.
+    ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance;
+    ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
-    def whole(self) -> Array:
-        """All elements of the norm's parameter, rounded together with the other three."""
-        return self.parameters.rounded[self.place]
-
     def chunks(self) -> Iterator[Array]:
-        """All elements of the norm's parameter in one piece, as the four are rounded as a whole."""
-        yield self.whole()
+        """All elements of the norm's parameter in one piece, rounded together with the other three."""
+        yield self.parameters.rounded[self.place]
 
 
 class ChannelsTensor(RoundedTensor):
     """The weights of an ONNX convolution, rounded together: what rounding adds to one of them, or to a bias, is taken
-    from those beside it.
-
-    ``plain``: the weights, each rounded by itself, whose source, name and factor it takes; it has no floor, as a mask
-    does. ``bias``: the biases that the same convolution reads, if they are rounded; ``dtype``: the low type."""
+    from those beside it. ``plain``: the weights, each rounded by itself, whose source, name and factor it takes; it has
+    no floor, as a mask does. ``bias``: the biases that the same convolution reads, if they are rounded; ``dtype``: the
+    low type."""
 
     def __init__(self, plain: RoundedTensor, bias: RoundedTensor | None, dtype: str) -> None:
         super().__init__(plain.source, dtype, factor=plain.factor)
         self.name, self.bias = plain.name, bias
 
-    def whole(self) -> Array:
-        """All elements in one dimension; those of an output channel that has a number that is not finite, before or
-        after rounding, are rounded number by number."""
-        plain, exact = super().whole(), flat(self.source)
-        if not plain.size:
-            return plain
-        given = exact if self.factor == 1.0 else exact.astype(np.float64) * self.factor
-        if self.bias is not None:
-            given = scaled_for_biases(given, flat(self.bias.source) * self.bias.factor, self.bias.whole())
-        return diffused(given, plain.reshape(self.dims)).reshape(-1)
-
     def chunks(self) -> Iterator[Array]:
-        """All elements in one piece, as they are rounded together."""
-        yield self.whole()
+        """As of `RoundedTensor`, whole output channels at a time; one with a number that is not finite, before or after
+        rounding, is rounded number by number."""
+        factors = np.full(self.dims[0], self.factor)
+        if self.bias is not None:
+            factors *= making_up_for(flat(self.bias.source).astype(np.float64) * self.bias.factor, self.bias.whole())
+        return diffused(flat(self.source).reshape(self.dims), factors, self.low)
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
@@ -352,7 +335,7 @@ def round_channels(node: ir.Node, dtype: str) -> bool:
 
 
 def _rounded(value: ir.Value | None, dtype: str) -> RoundedTensor | None:
-    """The stored tensor of an ONNX value, if it is rounded to ``dtype``."""
+    """The stored tensor of an ONNX value, if it was rounded to ``dtype``."""
     tensor = None if value is None else stored_tensor(value)
     return tensor if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype] else None
 

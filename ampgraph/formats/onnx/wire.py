@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto,
 from onnx.helper import make_opsetid
 
 from .native import holds_maps, to_proto, value_info
-from .weights import InFile, RoundedTensor, dims, is_raw_float, short_rounded
+from .weights import InFile, RoundedTensor, dims, is_raw_float, nbytes, short_rounded, tensor_chunks
 
 # tags of fields of a NodeProto, then of a ModelProto and its graph, of a TensorProto, and of a ValueInfoProto
 INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOC, DOMAIN, OVERLOAD, METADATA = (
@@ -32,8 +32,7 @@ PLAIN = "ampgraph.plain"
 to find them takes a look at each."""
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
 """Fields of a ModelProto whose numbers are below the graph's."""
-BEHIND_VALUES = ("quantization_annotation", "metadata_props")
-"""Fields of a GraphProto whose numbers are above those of its value infos."""
+BEHIND_VALUES = ("quantization_annotation", "metadata_props")  # fields of a GraphProto behind its value infos
 TOGETHER = 256  # stored tensors of which the short ones are rounded at once: 4 MiB of float32 at most
 
 
@@ -66,9 +65,10 @@ def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[byt
     return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
-def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterator[bytes]:
+def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterator[bytes | memoryview]:
     """The file of a whole ONNX model, in pieces: the bytes that `to_proto` serializes to, without the objects in
-    between. ``finish``: may change the fields of the model, but for its graph, before they are written."""
+    between; each piece may be overwritten by the next one. ``finish``: may change the fields of the model, but for its
+    graph, before they are written."""
     if PLAIN not in model.graph.meta or holds_maps(model) or model.functions:
         proto = to_proto(model)
         finish(proto)
@@ -84,7 +84,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
         outline.graph.ClearField(field)
     infos, stored = _ValueInfos(), model.graph.initializers.values()
     inputs = {value.name for value in model.graph.inputs}
-    pieces = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
+    pieces: list[bytes | RoundedTensor] = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
     pieces.append(first.SerializeToString())
     pieces += _tensor_entries([value for value in stored if value.const_value is not None])
     pieces.append(outline.graph.SerializeToString(deterministic=True))
@@ -93,8 +93,13 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     pieces += infos.results
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
-    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
-    yield from pieces
+    length = sum(nbytes(piece) if isinstance(piece, RoundedTensor) else len(piece) for piece in pieces)
+    yield head.SerializeToString() + GRAPH + number_bytes(length)
+    for piece in pieces:
+        if isinstance(piece, RoundedTensor):
+            yield from tensor_chunks(piece)
+        else:
+            yield piece
     yield outline.SerializeToString(deterministic=True)
 
 
@@ -107,8 +112,7 @@ def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target:
 
 
 class _Outline:
-    """An onnx_ir model, or its graph, as onnx_ir serializes it: all of its attributes, but no nodes and no stored
-    tensors."""
+    """An onnx_ir model, or its graph, for onnx_ir to serialize without nodes and stored tensors."""
 
     initializers: Mapping[str, ir.Value] = MappingProxyType({})
 
@@ -189,8 +193,7 @@ class NodeWriter:
         return found
 
     def _with_metadata(self, node: ir.Node, behind: bytes) -> bytes:
-        """All fields of a NodeProto behind its attributes: ``behind`` (domain and overload) with the doc string in
-        front of them and the metadata after them."""
+        """All fields of a NodeProto behind its attributes: doc string, ``behind`` (domain, overload), metadata."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
         props = node.metadata_props
@@ -245,9 +248,10 @@ def number_bytes(number: int) -> bytes:
 # -- stored tensors, and what is said of values -----------------------------------------------------------------------
 
 
-def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes]:
+def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes | RoundedTensor]:
     """The initializer entry of a GraphProto for each value, all of which have tensors, as bytes. Of rounded tensors no
-    protobuf object is made, and the fields in front of their names are encoded once a type and shape."""
+    protobuf object is made, and the fields in front of their names are encoded once a type and shape; of a long one
+    come the entry up to its data, then the tensor, which is rounded while it is written."""
     heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}  # (type, dimensions) -> these two fields
     for start in range(0, len(values), TOGETHER):
         some = values[start : start + TOGETHER]
@@ -264,9 +268,11 @@ def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes]:
                 key = tensor.dtype, dims(tensor)
                 if key not in heads:
                     heads[key] = TensorProto(data_type=tensor.dtype.value, dims=key[1]).SerializeToString()
-                data = short.get(id(tensor)) or tensor.tobytes()
-                parts = heads[key], text_bytes(TENSOR_NAME, name), RAW_DATA, number_bytes(len(data)), data
-                yield b"".join((INITIALIZER, number_bytes(sum(map(len, parts))), *parts))
+                data, held = short.get(id(tensor), b""), nbytes(tensor)
+                parts = heads[key], text_bytes(TENSOR_NAME, name), RAW_DATA, number_bytes(held)
+                yield b"".join((INITIALIZER, number_bytes(sum(map(len, parts)) + held), *parts, data))
+                if not data:
+                    yield tensor
 
 
 class InfoWriter:
@@ -276,8 +282,7 @@ class InfoWriter:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
     def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """A field of a GraphProto (``field``: its tag) that holds a ValueInfoProto. ``named``: its name field;
-        ``shape``: None to say nothing of the shape."""
+        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None for none."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()

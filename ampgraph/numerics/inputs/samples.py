@@ -45,8 +45,7 @@ class Samples:
         generated: whether they were made up; ``notes``: lines for the report on where they are from.
         _start: begins another pass over all ``_count`` samples, which gives the same ones.
         _resized: of generated samples: makes them with sizes that were learnt; also gives the sizes it still guesses.
-        _hints: sizes of stored tensors, which are tried where a guessed size fails.
-        _states: inputs to which a run feeds what an output of the run before gave.
+        _hints: sizes of stored tensors, tried where a guessed size fails; ``_states``: inputs fed by the run before.
         _wide: as `is_wide`; ``_counted``: whether an integer input may count rows of the others.
     """
 
@@ -228,8 +227,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
 
 
 def _flow_and_inputs(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
-    """Samples: the dataflow of a graph, which is prepared in place, and its inputs, initializers that callers may
-    replace among them. A container's dtype is "", that of text "object"."""
+    """Samples: a graph's dataflow, prepared in place, and its inputs, also initializers that callers may replace."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []

@@ -146,8 +146,7 @@ def _pairs_of_option(text: str, inputs: Mapping[str, Port], outputs: Mapping[str
 
 class ReachedStates:
     """Samples with states that a model has really had: zero in the first, in each other what it made of the one before.
-    States that are not finite, or do not fit, are those of the sample itself. Each is computed once, by ``run``, which
-    runs the model on a sample: ``samples`` must give the same ones in every pass."""
+    States that are not finite, or do not fit, are those of the sample itself. Each is computed once."""
 
     def __init__(
         self,
@@ -172,8 +171,7 @@ class ReachedStates:
         return zeros if len(self._next_states({**feeds, **zeros}, feeds)) == len(zeros) else {}
 
     def _next_states(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
-        """For samples of a model with states: the states by input that it makes of the sample ``before``, in the types
-        of the sample ``feeds``: those that are finite and have the shapes there."""
+        """The states by input that a model makes of the sample ``before``: those finite and like those in ``feeds``."""
         made = self._run(before)
         with np.errstate(over="ignore"):
             found = {

@@ -63,8 +63,7 @@ class Judged:
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
-    """For a metric: the quantile ``share`` (0 to 1) of some errors, at least one: always an error that occurred: of 8
-    samples the 90th percentile is the eighth."""
+    """For a metric: a quantile of errors, always one that occurred: the 90th percentile of 8 is the eighth."""
     return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
 
 

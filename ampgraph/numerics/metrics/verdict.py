@@ -240,8 +240,7 @@ class References:
         self._outputs.append({name: self._store_output(value) for name, value in outputs.items()})
 
     def _store_output(self, value: Any) -> Any:
-        """Stores an output of the reference; gives it back as it is held: itself, or an array in a file once those in
-        memory have `IN_MEMORY` bytes. Raises AmpError where the file cannot be written."""
+        """Stores an output of the reference; gives it back as held: in memory, beyond `IN_MEMORY` bytes in a file."""
         if isinstance(value, list):
             return [self._store_output(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:

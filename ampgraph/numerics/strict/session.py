@@ -117,8 +117,7 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
 
 
 def _checked_port(port: Port) -> Port:
-    """A port of a strict run as feeds are checked against it; one of a type that numpy lacks, such as float8, has dtype
-    "" and is not checked: the runtime does that."""
+    """A port of a strict run as feeds are checked against it: with no dtype, and so not, where numpy lacks the type."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
@@ -145,8 +144,7 @@ def _to_ort_value(array: Array) -> Any:
 
 
 def _to_low(value: Any, low: str) -> Any:
-    """A strict run's result rounded to the ``low`` type that the output has in the file, "" for no such; lists element
-    by element, None as it is."""
+    """A strict run's result rounded to the type ``low`` of the output, "" for no low one; lists element by element."""
     if not low or value is None:
         return value
     if isinstance(value, list):

@@ -136,17 +136,16 @@ class MindirTrainer:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def late_state(self) -> dict[str, files.Late]:
+    def late_state(self) -> dict[str, files.LateArray]:
         """The state of a MindIR training step, its parameters by name, each copied when it is asked for."""
         copies = ((name, item, runtime.to_numpy(item)) for name, item in self.parameters.items())  # for type and shape
         return {
-            name: files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
+            name: files.LateArray(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
             for name, item, array in copies
         }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405, and changes nothing, for
-        others."""
+        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405 before, for one of another step."""
         for name, parameter in self.parameters.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="it is of another step")
@@ -184,8 +183,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
-    """The output of a MindIR training step that is the overflow flag, "" for none. Raises AmpError AMP205 if no
-    step."""
+    """The output of a MindIR training step that is its overflow flag, "" for none. Raises AmpError AMP205 otherwise."""
     if not is_step(model):
         hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
         raise AmpError("AMP205", "holds no training step", where=where, hint=hint)

@@ -443,15 +443,18 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.3])
-def test_channels_keep_the_sums_of_their_scaled_rows(factor: float) -> None:
+def test_channels_are_rounded_with_their_factor_and_biases(factor: float) -> None:
     numbers = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(np.float32) + np.float32(0.3)
     numbers[0, 1, 2], numbers[0, 3, 4] = np.inf, np.nan
-    plain = RoundedTensor(ir.tensor(numbers), "float16", factor=factor)
-    kept = ChannelsTensor(plain, "float16")
-    rows, rounded_rows = kept.whole().reshape(3, -1), plain.whole().reshape(3, -1)
-    assert kept.dims == (3, 4, 5) and kept.factor == factor and kept.tobytes() == kept.whole().tobytes()
+    biases = np.array([1, 3.0009, 0.01], np.float32)
+    plain, bias = (RoundedTensor(ir.tensor(array), "float16", factor=factor) for array in (numbers, biases))
+    alone, beside = ChannelsTensor(plain, None, "float16"), ChannelsTensor(plain, bias, "float16")
+    assert alone.dims == (3, 4, 5) and alone.factor == factor and alone.tobytes() == alone.whole().tobytes()
+    rows, shifted, rounded_rows = (tensor.whole().reshape(3, -1) for tensor in (alone, beside, plain))
     np.testing.assert_array_equal(rows[0], rounded_rows[0])
     exact = numbers.reshape(3, -1)[1:].astype(np.float64) * factor
     off, plainly = (part[1:].astype(np.float64) - exact for part in (rows, rounded_rows))
-    assert (np.abs(off.sum(1)) <= np.spacing(np.abs(rows[1:]).max(1)) / 2).all()
     assert np.abs(off.sum(1)).max() < np.abs(plainly.sum(1)).max()
+    moved = (shifted[1].astype(np.float64) / exact[0]).mean() - (rows[1].astype(np.float64) / exact[0]).mean()
+    assert moved * (bias.whole()[1] - biases[1] * factor) > 0  # as the bias is
+    np.testing.assert_array_equal(shifted[2], rows[2])
