@@ -29,7 +29,7 @@ import numpy as np
 from ..core.arrays import Array, DType
 from ..core.low_types import LowType, low_type
 
-RHO, MEAN = 0.8, 0.5
+RHO, MEAN = 0.9, 0.5
 FEWEST_CHANNELS, STEPS = 8, 72  # channels and weights of a row that are rounded one after the other, in parts
 LANES = 1 << 12  # rows, times parts of a row, at the same time: what is read of them stays in the second cache
 EXPONENT, HALF = np.uint32(0x7F800000), 1 << 22
