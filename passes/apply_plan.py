@@ -18,8 +18,7 @@ from ..oplists.traits import has
 class ApplyPlan:
     """The pass that gives a graph the types of a plan. ``plan`` names operators by their places in the graph as it is
     now, its rewrites done. ``describe``: nodes that become low and new Casts say so in the model, with the reason,
-    where its format can. A plan is applied once: where a graph has no such decisions any more, as where it is another
-    model, AmpError AMP402 is raised."""
+    where its format can. A plan is applied once: raises AmpError AMP402 for a graph without its decisions."""
 
     plan: Plan
     describe: bool = False
@@ -42,8 +41,7 @@ class ApplyPlan:
 
 
 def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, str, str]]:
-    """Pass `ApplyPlan`, for metadata: (operator, type, reason of its first low slot) of those that become low, of each
-    copy of a function once."""
+    """Pass `ApplyPlan`, for metadata: (operator, type, reason of its first low slot) of those that become low."""
     why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
     shared = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
     texts = {number: reason_text(reason) for number, reason in shared.items()}
@@ -111,8 +109,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def _op(flow: Dataflow, item: JointRounding) -> Op:
-    """Pass `ApplyPlan`: the operator whose operands ``item`` rounds together. Raises AmpError AMP402 where there is
-    none: the plan is of another model."""
+    """Pass `ApplyPlan`: the operator whose operands ``item`` rounds together. Raises AmpError AMP402 without one."""
     try:
         return flow.at(item.scope, item.index)
     except LookupError:
@@ -149,8 +146,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
 
 def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
-    """Pass `ApplyPlan`: the numbers of the units that the plan makes low. Raises AmpError AMP402 unless the plan
-    decides just the units of this model."""
+    """Pass `ApplyPlan`: the units that are low. Raises AmpError AMP402 unless the plan decides just the model's."""
     slots: dict[tuple[str, int, str], int] = {}  # (scope, index, slot), as plans name units -> unit
     for unit in flow.units:
         if unit.op == NONE:
@@ -174,8 +170,7 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 
 def _value_of(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """Pass `ApplyPlan`: the value that an edit of a plan names. Raises AmpError AMP402 where there is none, it is not
-    read where the edit says, or an edit of a stored tensor names one that is neither stored nor filled with one number.
-    ``values``: (scope, name) -> value."""
+    read there, or it is not stored, nor filled with one number. ``values``: (scope, name) -> value."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and has(writer.role, "fills")

@@ -54,8 +54,7 @@ def has_casts(flow: Dataflow) -> bool:
 
 
 def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
-    """For pass `FuseCasts`, which keeps them: the marks of Casts in a file that nothing reads, or that change no
-    type."""
+    """For pass `FuseCasts`, which keeps them: marks of a file's Casts that nothing reads, or that change no type."""
     idle = [op for op in _casts(flow) if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
     return frozenset(mark for op in idle for mark in _marks(flow, op))
 

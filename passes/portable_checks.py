@@ -14,6 +14,5 @@ class PortableChecks:
     register of an Ascend device; nothing to do for other models, and where no register is asked."""
 
     def __call__(self, graph: Graph) -> Change:
-        """Edits the graph; counts the gradients that are looked at. Raises AmpError AMP205 for a check of unknown
-        form."""
+        """Edits the graph; counts the gradients looked at. Raises AmpError AMP205 for a check of unknown form."""
         return Change(graph.check_gradients() if isinstance(graph, StepGraph) else 0)

@@ -14,8 +14,7 @@ from ..core.rewrites import Rewrite
 @dataclass(frozen=True)
 class RewriteRegions:
     """The pass that carries out a plan's rewrites, once: they name nodes by their places in the file before. ``low``:
-    the type that the dataflow is read for. Raises AmpError AMP402 for nodes that the model does not have, AMP403 for a
-    format that needs no rewrites."""
+    of the dataflow. Raises AmpError AMP402 for missing nodes, AMP403 for a format without rewrites."""
 
     rewrites: tuple[Rewrite, ...] = ()
     low: str = "float16"

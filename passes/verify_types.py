@@ -12,8 +12,7 @@ from ..core.pass_ import Change
 @dataclass(frozen=True)
 class VerifyTypes:
     """The pass that verifies types. ``known``: conflicts that the model had before. Raises AmpError for a new one:
-    AMP901, or AMP402 where the plan was ``given`` and so may contradict itself. ``low``: the type that the dataflow is
-    read for."""
+    AMP901, or AMP402 where the plan was ``given`` and so may contradict itself. ``low``: of the dataflow."""
 
     known: frozenset[str] = frozenset()
     given: bool = False

@@ -20,7 +20,7 @@ from ..report.training import Trained
 from ..training.run.dataset import TrainingData, normalized
 from ..training.run.fitting import OnEpoch, OnStep, fit
 from ..training.run.options import FitOptions, RunOptions
-from ..training.run.ranks import ALONE, Ranks, launched
+from ..training.run.ranks import ALONE, Ranks, rank_and_world
 from ..training.run.schedules import Given, tables_by_group
 from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
@@ -183,7 +183,7 @@ def _open_trainer(
         if field.name != "device" and getattr(options, field.name) != field.default:
             flag = f"--{field.name.replace('_', '-')}"
             raise AmpError("AMP325", f"{flag} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
-    if distributed is not None and launched()[1] > 1:
+    if distributed is not None and rank_and_world()[1] > 1:
         message = "a .mindir file is trained by one process, and this is one of several"
         raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
     from ..training.mindspore.step_trainer import MindirTrainer

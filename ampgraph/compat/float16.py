@@ -44,8 +44,7 @@ def converted(
 ) -> onnx.ModelProto:
     """For another converter's function: a copy of a model in float16, with what is blocked in float32.
     ``min_positive_val``, ``max_finite_val``: weights of nodes that are not blocked are clamped to these magnitudes,
-    None for no limit; ``keep_io_types``: whether inputs and outputs keep their types, or the names of those that do;
-    ``options``: further arguments of `convert`. Raises AmpError as `convert`, NotConverted for wrong arguments. To be
+    None for no limit; ``options``: of `convert`. Raises AmpError as `convert`, NotConverted for wrong arguments. To be
     called by the public function itself: warnings name its caller."""
     if not isinstance(model, (onnx.ModelProto, str, Path)):
         raise NotConverted("AMP301", f"expected an onnx.ModelProto, not {type(model).__name__}", hint="give one")
@@ -80,8 +79,7 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """For another converter's function: the ModelProto at a path, with its external weights in memory; one in memory as
-    it is. Raises AmpError AMP101 to AMP103 for a path of no model."""
+    """For another converter's function: the ModelProto at a path, with its weights. Raises AMP101 to AMP103."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -165,8 +163,7 @@ def _warn_caller(text: str) -> None:
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
-    """As another converter clamps: the numbers of an array with their magnitudes clipped to ``smallest`` ..
-    ``largest``, signs kept; zeros and what is not finite stay."""
+    """As another converter clamps: magnitudes clipped to ``smallest`` .. ``largest``, but for 0, inf and nan."""
     magnitudes = np.abs(array)
     stays = (magnitudes == 0) | ~np.isfinite(magnitudes)
     clipped = np.where(stays, magnitudes, np.clip(magnitudes, smallest, largest))
@@ -177,8 +174,7 @@ def _clamped(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
     """For another converter's function: a copy of a model in which the float32 weights of nodes that are not blocked
-    are clamped to magnitudes from ``smallest`` to ``largest``. ``ops``, ``nodes``: operators and names of nodes that
-    are blocked; a weight that others read too is clamped."""
+    are clamped to magnitudes from ``smallest`` to ``largest``. ``ops``, ``nodes``: what is blocked."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]

@@ -16,8 +16,7 @@ Before = Callable[[Op], int]
 
 
 def first_operand_of(through: Collection[str]) -> Before:
-    """For a walk up a dataflow: the first operand of an operator of the roles ``through``; it ends in front of
-    others."""
+    """For a walk up a dataflow: by the first operand of operators of roles ``through``; others end it."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 
@@ -50,8 +49,7 @@ def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[t
 
 
 def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """A walk through any graph: its starts, what ``further`` gives for them, and so on; each once, the nearest
-    first."""
+    """A walk through any graph: its starts, what ``further`` gives for them and so on, each once, nearest first."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
         one = waiting.popleft()
@@ -97,8 +95,7 @@ def downstream(
     further: Callable[[Op], Iterable[int]],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> Iterator[Use]:
-    """A walk down a dataflow: all uses of some values, of what their readers make, and so on, of each value once; uses
-    as an output of a scope too.
+    """A walk down a dataflow: all uses of some values (as a scope's output too), of their readers' results, and so on.
 
     ``further``: the results of a reader that are followed; NONE is left out. ``copies``: what a value is passed to
     across boundaries of bodies and functions (`Crossings.copies`), which are not crossed without it."""
@@ -151,11 +148,11 @@ class Crossings:
         arguments, a loop's last state, a body's results."""
         return _beyond_boundaries(value, self.before)
 
-    def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+    def origins_into(self, found: set[int]) -> Callable[[Collection[int]], None]:
         """A function that adds values to the set ``found``, each with all that `origins` gives."""
         return partial(_add_beyond_boundaries, found, self.before) if self.before else found.update
 
-    def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+    def copies_into(self, found: set[int]) -> Callable[[Collection[int]], None]:
         """A function that adds values to the set ``found``, each with all that `copies` gives."""
         return partial(_add_beyond_boundaries, found, self.after) if self.after else found.update
 
@@ -164,9 +161,8 @@ class Crossings:
         return _beyond_boundaries(value, self.after)
 
 
-def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Collection[int]) -> None:
     """For a walk across bodies and functions: adds values to ``found``, and all that hold their data by ``step``."""
-    values = list(values)
     found.update(values)
     for value in step.keys() & values:
         found |= _beyond_boundaries(value, step)

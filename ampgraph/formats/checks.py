@@ -28,8 +28,7 @@ def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], opti
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Before a converted model is written to ``output``: raises as `refuse_overwriting`, and AMP105 for the other's
-    ending."""
+    """Before a model is written to ``output``: raises as `refuse_overwriting`, and AMP105 for another format's name."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")

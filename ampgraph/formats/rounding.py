@@ -67,11 +67,12 @@ class Rounder:
             yield kept[: part.size]
 
     def rows(self, data: Array, length: int) -> Iterator[Array]:
-        """As `parts`, where each ``length`` in a row have the sum that they had, to half a step of one of them.
+        """The rounded elements of an array of one dimension, several rows of ``length`` elements at a time, each in the
+        memory of the one before; a row keeps the sum that it had, to half a step of one of its elements.
 
         Those nearest to the middle between two low numbers go to the other one, as few as are needed (C. Guo et al.,
-        SQuant: on-the-fly data-free quantization, 2022); of a long row some are asked, all along it. A row with a
-        number that is not finite, before or after, is plainly rounded."""
+        SQuant: on-the-fly data-free quantization, 2022); in a long row only one in ``every`` may. A row with a number
+        that is not finite, before or after, is rounded number by number."""
         every = length // min(length, MOST_ASKED, max(FEWEST_ASKED, ROOTS_ASKED * math.isqrt(length)))
         asked, rows = -(-length // every), data.reshape(-1, length)
         at_once = max(1, BLOCK // length)
@@ -146,10 +147,9 @@ class Rounder:
 
 @np.errstate(invalid="ignore")  # numbers that are not finite
 def _keep_sums(low: Array, every: int, total: Array, exact: Array, error: Array) -> None:
-    """Turns rounded numbers, until the errors of each row add up to half a step of one of them or less.
-
-    ``low``: rows of them, of which one in ``every`` is asked; ``total``: each row's errors added up; ``exact`` and
-    ``error``: of those that are asked, float32. All but ``exact`` are used up."""
+    """Rounds numbers of stored tensors the other way, in place, until the errors of each row add up to half a step of
+    one of them or less. ``low``: rows of rounded numbers, of which one in ``every`` is a candidate; ``total``: each
+    row's errors added up; ``exact`` and ``error``: of the candidates, float32. All but ``exact`` are used up."""
     total[~np.isfinite(total)] = 0
     kind, step = low_type(low.dtype.name), np.abs(exact)
     least, most = kind.smallest_subnormal / 2, kind.largest
@@ -168,9 +168,9 @@ def _keep_sums(low: Array, every: int, total: Array, exact: Array, error: Array)
 
 
 def _turn(low: Array, every: int, total: Array, step: Array, keys: Array) -> None:
-    """Turns numbers of each row until their steps add up to its total.
-
-    ``keys``: below zero where turning makes up the total, in their order, each with its column in the lower half."""
+    """For `_keep_sums`: moves candidates of each row to the other low number beside them, in place, until their steps
+    add up to the row's ``total``. ``step``: of each candidate; ``keys``: the candidates sorted, those to be moved
+    first: below zero where a move makes up the total, each with its column in the lower 16 bits."""
     bits, columns = low.view(np.int16).reshape(-1), keys.shape[1]
     toward, left = np.where(total < 0, np.int16(1), np.int16(-1)), np.abs(total).astype(np.float32)
     rows, width = np.arange(len(low)), max(FEWEST_TRIED, columns // 8)

@@ -88,8 +88,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """The target of ampgraph that an Olive workflow's accelerator stands for: by its execution provider, without one
-    ``cuda`` for a GPU; ``cpu`` for any other."""
+    """The target of an Olive workflow's accelerator: by its execution provider; ``cuda`` for a GPU, else ``cpu``."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"
@@ -97,8 +96,7 @@ def _target(accelerator: AcceleratorSpec) -> str:
 
 
 def _param(name: str, option: Option) -> PassConfigParam:
-    """The parameter of the Olive pass for a recipe's field ``name``; always optional, as the recipe knows the
-    defaults."""
+    """The Olive pass's parameter for a recipe's field ``name``; optional, as the recipe knows the defaults."""
     kind: Any = option.kind
     if option.repeats:
         kind = list[str] | dict[str, int] | str if name == "dims" else list[str] | str
@@ -108,8 +106,7 @@ def _param(name: str, option: Option) -> PassConfigParam:
 
 
 def _samples(config: DataConfig | dict[str, Any], model: ONNXModelHandler) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """The samples of Olive's data container, each as name of an input -> array, without labels; data without names is
-    that of the first input."""
+    """Olive's samples, each as input's name -> array, without labels; data without names is the first input's."""
     names = model.io_config["input_names"]
     for batch in validate_config(config, DataConfig).to_data_container().create_dataloader():
         values = batch[0] if isinstance(batch, (tuple, list)) else batch
@@ -118,8 +115,7 @@ def _samples(config: DataConfig | dict[str, Any], model: ONNXModelHandler) -> It
 
 
 def _handler(place: Path) -> ONNXModelHandler:
-    """Olive's handler for the model at a path; for one with data files beside it that of its folder, as Olive moves
-    only what the handler names."""
+    """Olive's handler for a model; with data files beside it one of its folder, as Olive moves what a handler names."""
     if any(place.parent.glob(f"{place.name}.*data")):
         return ONNXModelHandler(model_path=str(place.parent), onnx_file_name=place.name)
     return ONNXModelHandler(model_path=str(place))

@@ -150,7 +150,7 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
         alive.append(weakref.ref(array))
         return array
 
-    late = {f"t{number}": files.Late(np.dtype(np.float32), (100, 100), fetch) for number in range(5)}
+    late = {f"t{number}": files.LateArray(np.dtype(np.float32), (100, 100), fetch) for number in range(5)}
     files.save(tmp_path / "a", files.Checkpoint("d", late))
     assert len(alive) == 5
     assert [float(files.load(tmp_path / "a").state[name].mean()) for name in late] == [0, 1, 2, 3, 4]

@@ -540,7 +540,7 @@ def test_what_a_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for rank, world, said in ((None, None, (0, 1)), ("2", "4", (2, 4)), ("x", "4", (0, 1)), ("0", "0", (0, 1))):
         for name, given in (("RANK", rank), ("WORLD_SIZE", world)):
             monkeypatch.delenv(name, raising=False) if given is None else monkeypatch.setenv(name, given)
-        assert ranks.launched() == said
+        assert ranks.rank_and_world() == said
 
 
 def test_ranks_share_the_threads_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,7 @@ WRITTEN = "a parameter that is written keeps its type"
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """Reads a MindIR file, as it is now, into a dataflow; edits of the file make it out of date. ``weights``: reads its
     stored tensors; ``low``: the type that given casts are compared with; ``low_io``: names of inputs and outputs that
-    are to be low. A parameter of MindIR cannot be stored in two types (``parameters_copied``). Raises AmpError (AMP201
-    a value without a type, AMP203 calls that do not fit)."""
+    are to be low. Raises AmpError (AMP201 a value without a type, AMP203 calls that do not fit)."""
     reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
@@ -114,9 +113,8 @@ def _reader_of(file: MindirFile, weights: WeightReader, low: str = "", low_io: f
 
 
 def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
-    """Writes new element types into a MindIR file whose nodes and weights were edited: first where each value of
-    ``types`` (id -> type) is made, then, as the types flow on from there, into every other abstract that says one.
-    ``flow``: the dataflow from before the edits."""
+    """Writes new element types into an edited MindIR file: where each value of ``types`` (id -> type) is made, then, as
+    types flow on from there, into every other abstract. ``flow``: from before the edits."""
     for number, dtype in types.items():
         value = flow.values[number]
         held = flow.scopes[value.scope].native.held.get(number)
@@ -177,8 +175,7 @@ class MindirReader(Functions):
         return self.operator(kind, entry, node, index, scope)
 
     def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
-        """Reads a MindIR node that computes nothing, and returns what its result stands for: a tuple, one of its
-        elements, what is loaded or waited for; None for a state."""
+        """Reads a MindIR node that only orders, loads or packs, and returns what its result stands for, or None."""
         abstract, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
             made = tuple(self.lookup(given) for given in node.input)
@@ -234,8 +231,7 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """Adds the read of the value ``item`` that a MindIR graph returns as output ``index``, tuples opened; it is
-        tied to the output where no Cast can stand (``place`` is None)."""
+        """Adds the read of a MindIR graph's output ``index``, tied to it where no Cast can stand (no ``place``)."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

@@ -31,8 +31,7 @@ class NodeOrder:
         return bool(self._gone or self._moved or self._first or self._behind)
 
     def put(self, node: Message, maker: Message | None) -> None:
-        """Places a new node of the .mindir graph right behind ``maker``, the node that writes what it reads; at the top
-        of the graph if that is None: it reads an input or parameter."""
+        """Places a new .mindir node right behind ``maker``, which writes what it reads; at the top if that is None."""
         (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
 
     def move(self, node: Message, maker: Message | None) -> None:
@@ -119,8 +118,7 @@ class Body:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def new_node(self, name: str, **fields: Message) -> Message:
-        """Adds a node to the .mindir graph, called as its one result is, with further ``fields`` of the message. `put`
-        has to give it its place: `write` removes what has none."""
+        """Adds a node to the .mindir graph, called as its result is; `put` has to place it, else `write` removes it."""
         return self.graph.node.add(name=name, output=[name], **fields)
 
     def copy_node(self, node: Message, name: str) -> Message:
@@ -205,8 +203,7 @@ class Body:
         self._present[first], self._first[new] = new, first
 
     def bypass(self, node: Message) -> bool:
-        """Has the readers of a .mindir node's only result read its first input, and removes the node. Changes nothing
-        and returns False where an output of the graph is that result."""
+        """Has readers of a .mindir node read its first input, and removes it; False, and no change, for an output."""
         result, source = node.output[0], node.input[0]
         if self._returned.get(result):
             return False
@@ -285,8 +282,7 @@ class MindirCasts:
         return self.new_cast(scope, value, name, to)
 
     def new_cast(self, scope: int, value: Value, name: str, to: str) -> str:
-        """The name of a new Cast to ``to`` of what was called ``name`` first, right behind it; made once in each
-        .mindir graph. ``value``: of it the result has the shape."""
+        """The name of a new Cast of what was called ``name`` first, made once a .mindir graph, of ``value``'s shape."""
         key = scope, name, to
         if key not in self._casts:
             body = self._bodies[scope]
@@ -338,8 +334,7 @@ class MindirEditor:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def _place(self, scope: int, index: int, position: int) -> OperandPlace:
-        """Where in the .mindir file the operand ``position`` of the scope's operator ``index`` stands; NONE as index
-        means an output of the scope. Plans name uses in this way."""
+        """Where an operand stands in the .mindir file: of the scope's operator ``index``, or NONE for an output."""
         place: OperandPlace | None
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
@@ -428,8 +423,7 @@ class MindirEditor:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator of a MindIR model; its readers read its input. Changes nothing and returns False
-        where its result is an output of the graph."""
+        """Removes a MindIR operator of one input, which its readers read; False, and no change, for an output."""
         gone = self._bodies[op.scope].bypass(op.native.node)
         self._edited |= gone
         return gone

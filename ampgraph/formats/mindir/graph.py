@@ -33,8 +33,7 @@ NO_TYPE = "export it again with mindspore.export"
 
 
 def check_structure(file: MindirFile) -> None:
-    """Refuses a faulty MindIR model: AmpError AMP201 for a node without a type, AMP202 for names or operands that do
-    not fit."""
+    """Refuses a faulty MindIR model: AmpError AMP201 for a node without a type, AMP202 for names and operands."""
     _Checker(file).check()
 
 
@@ -143,13 +142,11 @@ class MindirGraph(EditableGraph):
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """Raises AmpError (AMP201, AMP202) for a structure that MindSpore could not read. Nothing is sorted: an
-        unsorted MindIR graph is refused, as MindSpore writes sorted ones."""
+        """Raises AmpError (AMP201, AMP202) for a MindIR structure that MindSpore could not read, as unsorted nodes."""
         check_structure(self.file)
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a MindIR training step whose scopes do not show the network's forward and
-        backward; nothing for another model, and for a step that `convert` knows."""
+        """Raises AmpError AMP205 for a MindIR step whose scopes do not show the network's forward and backward."""
         refuse_unknown_step(self.file.model)
 
     def is_step(self) -> bool:
@@ -205,8 +202,7 @@ class MindirGraph(EditableGraph):
         return f"mind_ir_version {self.file.model.mind_ir_version}"
 
     def interface(self) -> dict[str, str]:
-        """Name -> element type of the MindIR model's inputs, and of its outputs, which have no names in MindIR:
-        ``output 0``, ``output 1`` ... Raises AmpError as `prepare` does."""
+        """Name -> element type of the MindIR model's inputs, and of its nameless outputs: ``output 0`` ..."""
         self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]

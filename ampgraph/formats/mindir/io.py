@@ -33,7 +33,6 @@ from .weights import (
 
 EXPORT_AGAIN = "export it again, or compare its size with the original"
 
-
 SUPPORTED = "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
 CHECKPOINT = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
 

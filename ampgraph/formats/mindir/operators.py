@@ -25,7 +25,6 @@ WRITTEN = "it holds a parameter that is written, which keeps its type"
 AS_IT_IS = "this operand stays as the file has it"
 WHATEVER = "this result is float32 whatever goes in"
 
-
 CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
 UNKNOWN = "nothing is known of what is called"
 ESCAPES = "the function is handed on as a value"
@@ -58,8 +57,7 @@ class MindirOperators(MindirMemory):
 
     def _operands(self, op: Op, entry: Operator | None, node: Message) -> set[str]:
         """Adds the operands of a MindIR node to ``op``, in the order of the role, tuples opened, with their places and
-        slots. Returns the slots that hold a parameter that the model writes. What is no value (a state, a function, a
-        written parameter) is NONE, and left out at the end."""
+        slots. Returns the slots that hold a parameter that the model writes. What is no value is NONE."""
         written: set[str] = set()
         native, count = op.native, len(node.input)
         order = entry.order if entry else ()
@@ -91,9 +89,7 @@ class MindirOperators(MindirMemory):
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
         """Makes the unit of a MindIR operator's slot that holds these operands, with what its table entry admits, and
-        returns its number; NONE for a slot without float32. Two float types in a slot are noted as a conflict. The unit
-        stays float32 where the slot holds a written parameter or another type than the low one, where the table decides
-        nothing there (`NO_SLOT`), and for an operator without an entry."""
+        returns its number; NONE for a slot without float32. Two float types are a conflict."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
             self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
@@ -187,8 +183,7 @@ class MindirOperators(MindirMemory):
         return ""
 
     def _cast(self, op: Op) -> None:
-        """Makes the unit of a MindIR Cast's result if that is float32 (``T2``; `_slot` made that of its operand), and
-        notes a Cast between float32 and the low type as a given one."""
+        """Makes the unit of a MindIR Cast's float32 result (``T2``), and notes a Cast to or from low as given."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
@@ -288,8 +283,7 @@ class Functions(MindirOperators):
         return Closure(frozenset(targets))
 
     def _formal(self, function: str, number: int) -> Item:
-        """What the formal of this number, from 0, of a MindIR function stands for. Raises AmpError AMP203 for a number
-        beyond the last: a call gives more operands than it takes."""
+        """What formal ``number`` of a MindIR function stands for. Raises AmpError AMP203 beyond the last."""
         formals = self._order[function]
         if number >= len(formals):
             self._refuse(f"function '{view.short_name(function)}' takes {len(formals)} operands and is given more")
@@ -297,8 +291,7 @@ class Functions(MindirOperators):
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
         """Passes one operand of a MindIR call, tuples opened, to the formals that it becomes, one of each function that
-        may be called. Raises AmpError AMP203 where a formal has another number of elements. ``item``, ``place``,
-        ``name``: what the operand stands for, where it stands, and its name."""
+        may be called. Raises AmpError AMP203 where a formal has another number of elements."""
         elements = [list(view.flat_items(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
         if any(len(of_formal) != len(parts) for of_formal in elements):
@@ -337,14 +330,12 @@ class Functions(MindirOperators):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def result(self, function: str, index: int, value: Value) -> int:
-        """Notes that a MindIR function returns ``value`` as its result ``index``, and returns the unit that the result
-        has in all calls; NONE if it is not float32."""
+        """Notes that a MindIR function returns ``value`` as its result ``index``, and returns that one's unit."""
         self._inside.setdefault((function, index), []).append(value.id)
         return self._result_unit((function, index), value.dtype)
 
     def opaque(self, function: str, index: int) -> None:
-        """Notes that result ``index`` of a MindIR function is no value of its own (a state, a parameter that is
-        written, a function): what calls make of it stays float32."""
+        """Notes that a MindIR function's result is no value (but a state, a function): calls make float32 of it."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
@@ -390,8 +381,7 @@ class Functions(MindirOperators):
                 self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
     def _compare_types(self, key: ResultKey, returned: str, received: str) -> None:
-        """Notes a conflict where a MindIR function returns a result as one type and a call receives it as another; it
-        stays float32 if one of them is not the low type."""
+        """Notes a conflict where a MindIR call receives a result as another type; it stays float32 if none is low."""
         conflict = f"'{key[0]}' returns {returned}, and is read as {received}"
         if returned != received and "number" not in (returned, received):
             if conflict not in self.flow.conflicts:

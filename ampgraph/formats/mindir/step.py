@@ -24,11 +24,8 @@ UPDATE = re.compile(
 """Operators that update parameters by gradients."""
 WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
 """Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
-NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")
-"""Operators that MindSpore differentiates in Python alone."""
-STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
-"""Operator -> the position of the operand that its result stands for."""
-
+NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")  # operators that MindSpore differentiates in Python alone
+STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}  # operator -> position of the operand that its result is
 
 WHOLE_STEP = (
     "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
@@ -85,8 +82,7 @@ def _sign_of_step(model: Message) -> str:
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
 """What parts of a scope begin with: in the network where the loss is told from it, in either, in the loss."""
-SCALE = "scale_sense"
-"""What MindSpore's cell calls its loss scale."""
+SCALE = "scale_sense"  # what MindSpore's cell calls its loss scale
 LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
 UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
@@ -121,8 +117,7 @@ def refuse_unknown_step(model: Message) -> None:
 
 def _in_network(scope: str, named: bool) -> bool:
     """Whether a node's scope, ``Default/network-WithLossCell/...``, is in the network of a .mindir step. ``named``:
-    whether some scope of the file has a `BACKBONE`, which the loss has not; without one, what is in the step's
-    `NETWORK` cell and not in its `LOSS` is the network."""
+    whether the file has a `BACKBONE`; without one, the network is what is in `NETWORK` and not in `LOSS`."""
     parts = scope.split("/")
     if named:
         return any(part.startswith(BACKBONE) for part in parts)
@@ -212,8 +207,7 @@ class _GradientOwners:
 
     def follow(self) -> None:
         """Notes ``Op.follows`` (the forward operator) of gradient operators in a MindIR step, and ``Op.adds_for`` (the
-        forward value) of additions of gradients; an operator for which none is found stays as it is. ``Op.held`` must
-        be set on all that is outside of the network."""
+        forward value) of additions, where they are found. ``Op.held`` must be set outside."""
         for op in self.backward:
             for source in op.inputs:
                 self._seed(source)
@@ -271,8 +265,7 @@ class _GradientOwners:
         return list(reachable(self.forward_values.get(gradient, ()), self._operands_of_same_gradient))
 
     def _operands_of_same_gradient(self, value: int) -> list[int]:
-        """The operands, of the same shape, whose gradient in the MindIR step is that of ``value``, which an operator of
-        `PASSING` makes of them; none for another operator's result."""
+        """The operands of same shape, if any, whose gradient in the MindIR step is that of ``value``, by `PASSING`."""
         maker = self.flow.writer(value)
         if maker is None or maker.kind not in PASSING:
             return []
@@ -281,9 +274,8 @@ class _GradientOwners:
         return [operand for operand in operands if self._same_shape(operand, value)]
 
     def _note_results(self, op: Op, owner: Op) -> None:
-        """Notes what the results of a gradient operator in the MindIR step are gradients of: operands of the forward
-        operator ``owner`` of the same shape, and rather those that the gradient does not read, as the gradient of one
-        factor reads the other."""
+        """Notes what the results of a gradient operator in the MindIR step are gradients of: operands of ``owner`` of
+        the same shape, rather those that it does not read, as a factor's gradient reads the other."""
         for result in op.outputs:
             alike = [source for source in owner.inputs if source != NONE and self._same_shape(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
@@ -350,8 +342,7 @@ class _StatusCheck:
 
     def _register_nodes(self) -> set[str]:
         """The names of the results of all nodes of the MindIR step that clear, read, compare or wait for the register.
-        Nodes stand behind what they read, so one walk finds those that read what was found. A Depend belongs to them if
-        its first operand does: the second is only waited for."""
+        Nodes stand behind what they read: one walk finds them. A Depend belongs to them if its first operand does."""
         found = {name for name, kind in self.kinds.items() if kind in (*STATUS, *CLEAR, "NPUAllocFloatStatus")}
         found |= {self.makers[name].input[0] for name in found if self._is_depend(self.makers[name].input[0])}
         for node in self.graph.node:
@@ -380,8 +371,7 @@ class _StatusCheck:
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
-        """The new nodes of a MindIR step that check whether each of some gradients is finite, in order; the last one
-        has the name of ``end``'s result, the ReduceAll that they replace."""
+        """The new nodes of a MindIR step that check gradients, in order; the last has the name of the old ``end``."""
         made: list[Message] = []
         flags: list[str] = []
         for gradient in gradients:
@@ -397,8 +387,7 @@ class _StatusCheck:
         return made
 
     def _node(self, kind: str, inputs: list[str], like: Message) -> Message:
-        """A new node of the MindIR step, not in its graph yet, whose result is bool and has the shape of that of the
-        node ``like``."""
+        """A new node of the MindIR step, not in its graph yet, whose bool result has the shape of ``like``'s."""
         node = type(like)()
         name = self.fresh(f"amp_{kind.lower()}")
         node.name, node.op_type = name, view.primitive(self.model, kind, self.fresh)

@@ -1,5 +1,4 @@
-"""Values of a MindIR model in its dataflow: what a name stands for (its *item*, `view.Item`), what arrives, and what
-lies in one memory."""
+"""Values of a MindIR model in its dataflow: what a name stands for (its *item*), what arrives, what shares memory."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class MindirValues(FlowBuilder):
     # -- names --------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Item:
-        """What a name stands for in the .mindir graph that is being read: a node's result, a constant, a function;
-        None for a state, and for a name that it does not know."""
+        """What a name stands for in the .mindir graph that is being read; None for a state or an unknown name."""
         if name in self.names:
             return self.names[name]
         if name in self.constants:
@@ -60,9 +58,8 @@ class MindirValues(FlowBuilder):
         self, item: Item, place: OperandPlace, name: str, through: bool = False
     ) -> Iterator[tuple[Item, OperandPlace | None]]:
         """(element, place where it can be replaced, or None where it cannot) for each element of a MindIR operand.
-        ``item``, ``place``, ``name``: what the operand stands for, where it stands, and its name. Elements of a tuple
-        are replaced in the MakeTuple that makes it, also behind a Depend. ``through``: also what is no tuple is
-        replaced in front of a Depend, not behind it."""
+        ``item``: what the operand stands for. Elements of a tuple are replaced in the MakeTuple that makes it, also
+        behind a Depend; with ``through`` any operand in front of a Depend."""
         maker = self.makers.get(name)
         while maker is not None and (through or isinstance(item, tuple)) and self.kind(maker) == "Depend":
             place, name = OperandPlace(maker, 0, place), maker.input[0]
@@ -89,8 +86,7 @@ class MindirValues(FlowBuilder):
 
     def tensor(self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE) -> Value:
         """While a MindIR file is read: adds a value, under ``name`` with as many ' behind it as make it the only one of
-        its scope. ``tensor``: the message that shows its shape, and its type where ``dtype`` is ""; may be None if
-        ``dtype`` is given; ``producer``: id of the operator that makes it, or NONE."""
+        its scope. ``tensor``: shows its shape, and its type where ``dtype`` is ""."""
         dtype = dtype or self.element_type(tensor, name)
         while (scope.id, name) in self._taken:
             name += "'"
@@ -98,15 +94,13 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """While a MindIR file is read: adds a value for a stored tensor or number. ``native``: the message that holds
-        it; ``tensor`` and ``dtype`` as in `tensor`."""
+        """While a MindIR file is read: adds a value for a tensor or number stored in ``native``, as `tensor` does."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
 
     def element_type(self, tensor: Message, name: str) -> str:
-        """The element type of a .mindir Tensor message, ``type 42`` for an unknown number. Raises AmpError AMP201 where
-        it has none; ``name``: of the value, for the message."""
+        """The type of a .mindir Tensor message, ``type 42`` for an unknown one. Raises AmpError AMP201 without one."""
         found = view.dtype_of(tensor)
         if not tensor.data_type:
             problem = f"'{view.short_name(name)}' has no element type"
@@ -160,8 +154,7 @@ class MindirValues(FlowBuilder):
 
     def arriving(self, info: Message, scope: Scope, name: str) -> Item:
         """Adds the values of an input of a MindIR graph, tuples opened, with their units, and returns the input's item:
-        a value, a parameter of the model, a tuple, None for a state. ``info``: the input's message; ``name``: that of
-        the value; elements of a tuple are ``name[0]`` ..."""
+        a value, a parameter of the model, a tuple, None for a state. ``name``: of the value."""
         abstract = info.attr_info if info.HasField("attr_info") else None
         tensors = list(info.tensor) or list(view.elements(abstract))
         found: list[Item] = []
@@ -228,14 +221,12 @@ class MindirMemory(MindirValues):
                 self.hold(value, SHARED)
 
     def _is_seen_elsewhere(self, value: int) -> bool:
-        """Whether anything but its one reader sees a MindIR value's memory: it has several readers, is an input or
-        stored, or shares its memory with another value."""
+        """Whether not one reader alone sees a MindIR value's memory: others do, or it is an input, stored or shared."""
         several = len(self.flow.uses[value]) > 1
         return several or self.flow.values[value].producer == NONE or value in self._sharing
 
     def _hold_rewriting(self, op: Op) -> None:
-        """Keeps the types of a MindIR operator that writes its first operand in place and gives it back: its slots stay
-        float32, and its results lie in the operand's memory."""
+        """Keeps the types of a MindIR operator that gives its first operand back: its results lie in that memory."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

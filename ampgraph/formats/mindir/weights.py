@@ -258,8 +258,7 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
 
 
 def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
-    """The bytes of an external MindIR tensor, rounded if that is pending, in pieces. Raises AmpError AMP103 for bad
-    data."""
+    """The bytes of an external MindIR tensor, rounded if pending, in pieces. Raises AmpError AMP103 for bad data."""
     pending = file.rounded.get(tensor.external_data.location)
     data = _mapped_elements(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
     parts = pieces(data) if pending is None else Rounder(STORED_TYPES[pending.dtype], pending.floor).parts(data)

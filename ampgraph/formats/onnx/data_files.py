@@ -68,9 +68,8 @@ def check_tensors(tensors: Iterable[onnx.TensorProto], folder: Path, where: str)
 
 @dataclass(frozen=True)
 class Mark:
-    """What a model and its ONNX data file both say of the data: how many bytes, and their checksum, a CRC-32 in
-    hexadecimal digits: it tells files apart that were mixed up, in a fifth of the time of one that withstands
-    malice."""
+    """What a model and its ONNX data file both say of the data: how many bytes, and a CRC-32 in hexadecimal digits: it
+    tells files apart that were mixed up, and takes little time."""
 
     length: int
     checksum: str
@@ -81,8 +80,7 @@ class Mark:
 
     @staticmethod
     def of_file(path: Path) -> Mark | None:
-        """The mark in the last line of an ONNX data file; None where the file has no such line, cannot be read, or has
-        not the length that the line says, as it was written to since."""
+        """The mark in an ONNX data file's last line; None without one, and where that says another length."""
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)

@@ -121,8 +121,7 @@ class OnnxEditor(Readers):
             name_type(self, self.flow.ops[value.producer], dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Has an attribute say that an ONNX operator's output is ``dtype``, where it would follow the first input's
-        type without one; nothing for other operators."""
+        """Has an attribute say an ONNX output's ``dtype``, where it would follow the first input without one."""
         if op.kind in FOLLOWS_INPUT:
             self._edited = True
             name_type(self, op, dtype)
@@ -191,8 +190,7 @@ class OnnxEditor(Readers):
         metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Adds an operator to an ONNX model behind all that it reads, and behind ``behind``; returns handles of its
-        results, one for each of ``dtypes``. See `NodeEditor.add`."""
+        """Adds an operator to an ONNX model behind all that it reads; returns its results. See `NodeEditor.add`."""
         self._edited = True
         given = [value for value in inputs if value is not None]
         scope = given[0].scope if scope == NONE else scope
@@ -343,16 +341,14 @@ class OnnxGraphEditor(OnnxEditor):
         self.instead(self.value(old), self.value(value))
 
     def move(self, op: Op, behind: Op) -> None:
-        """Puts an ONNX operator right behind another of its scope, in front of its readers still (the caller's
-        care)."""
+        """Puts an ONNX operator right behind another of its scope; it must stand in front of its readers still."""
         self._edited = True
         node, graph = self.node(op), self.graph(op.scope)
         graph.remove(node)
         graph.insert_after(self.node(behind), node)
 
     def drop_unread(self, value: Value) -> None:
-        """Removes a stored tensor or Constant from an ONNX model if nothing reads it any more; one that is read, that
-        is an input or output, and any other value stays."""
+        """Removes a stored tensor from an ONNX model; what is read, an input or output, and other values stay."""
         self._edited = True
         drop_constant(self.value(value))
 

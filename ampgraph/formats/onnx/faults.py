@@ -52,8 +52,7 @@ def _node_in_message(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
 
 
 def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
-    """Raises AmpError AMP204 for an ONNX node that writes what is an input, is stored, or is written before it in the
-    same graph. ``held``: the model's `holders`."""
+    """Raises AmpError AMP204 for an ONNX node that writes what is an input, stored or written; ``held``: `holders`."""
     for holder in held:
         graph = holder.graph
         inputs = graph.input if isinstance(graph, FunctionProto) else (value.name for value in graph.input)

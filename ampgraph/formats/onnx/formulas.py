@@ -1,5 +1,4 @@
-"""Functions (Exp, Gelu, ...) for strict runs, as kernels compute them that round each step of a formula to the low
-type.
+"""Functions (Exp, Gelu, ...) for strict runs, as kernels compute them that round each step of a formula.
 
 The formulas are those of the shaders of ONNX Runtime's WebGPU provider, bit for bit what they make over Mesa's lavapipe
 (tests/webgpu): numbers in them are cut towards zero, those of attributes rounded, and exp is a power of two. Other
@@ -86,8 +85,7 @@ def _tanh(x: Step) -> Step:
 
 
 def _erf(x: Step) -> Step:
-    """As kernels round: erf, by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, with e^(-x^2) as
-    2^-((|x| * log2(e)) * |x|)."""
+    """As kernels round: erf, by Abramowitz and Stegun, 7.1.26, with e^(-x^2) as 2^-((|x| * log2(e)) * |x|)."""
     size = abs(x)
     t = 1.0 / (1.0 + 0.3275911 * size)
     fit = (((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
@@ -100,8 +98,7 @@ def _hard_sigmoid(x: Step, alpha: float = 0.2, beta: float = 0.5) -> Step:
 
 
 def _gelu(x: Step, approximate: str = "none") -> Step:
-    """As kernels round: x times the normal distribution below x, by erf where ``approximate`` is ``none``, else by
-    tanh."""
+    """As kernels round: x times the normal distribution below x, by erf if ``approximate`` is ``none``, or tanh."""
     if approximate == "none":
         return 0.5 * x * (1.0 + _erf(x * 0.7071067811865475))
     return x * (0.5 + 0.5 * _tanh(x * (0.035677408136300125 * x * x + 0.7978845608028654)))

@@ -53,8 +53,7 @@ class OnnxGraph(RunnableOnnx):
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
         """An editor of the ONNX model over its newest dataflow; raises StaleDataflow for another. Functions are copied
-        as soon as it is made, and the default opset imported for its Casts. ``signature``: path of a function's scope
-        -> what was decided inside: calls with equal ones share a function."""
+        as soon as it is made, and the default opset imported for its Casts. ``signature``: as of `Graph.editor`."""
         self.require_newest(flow)
         self._admit_casts()
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
@@ -65,8 +64,7 @@ class OnnxGraph(RunnableOnnx):
         super().edited()
 
     def prepare(self) -> None:
-        """Sorts the nodes of all unsorted graphs of the ONNX model, so that each stands behind what it reads. A model
-        that was sorted and not edited since is not looked at again."""
+        """Sorts the nodes of all graphs of the ONNX model, so that each stands behind what it reads, once an edit."""
         if self._known_sorted:
             return
         unsorted = [graph for graph in self._graphs() if not is_sorted(graph)]
@@ -217,7 +215,6 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
 
 
 def _differs_in_cast_alone(function: ir.Function, own: int, version: int) -> bool:
-    """Whether all operators of an ONNX function are the same in its ``own`` opset and the model's ``version``, and Cast
-    is not: onnx refuses a model with both versions of an operator."""
+    """Whether all operators of an ONNX function but Cast are the same in two opsets; onnx takes one version of each."""
     same = all(node.domain or same_version(node.op_type, own, version) for node in function.all_nodes())
     return same and not same_version("Cast", own, version)

@@ -208,8 +208,7 @@ def _names_in(graph: ir.Graph) -> Iterator[str]:
 
 
 class Placing(Handles):
-    """For an ONNX editor: puts nodes into graphs, and knows their order, so that one can go behind the last of
-    several."""
+    """For an ONNX editor: puts nodes into graphs and knows their order, so one can go behind the last of several."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
@@ -275,8 +274,7 @@ class Casts(Placing):
         self.casts_made: list[tuple[ir.Node, str]] = []  # new Casts, each with the type that it casts to
 
     def as_type(self, value: Value, to: str) -> ir.Value:
-        """The onnx_ir value that holds ``value`` as type ``to``: by a Cast of the file, which moves up, or a new
-        one."""
+        """The onnx_ir value that holds ``value`` as type ``to``: by a Cast of the file, which moves up, or new."""
         return self._given_as_type(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given_as_type(self, value: Value, to: str) -> ir.Value | None:

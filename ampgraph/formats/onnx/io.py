@@ -44,14 +44,12 @@ __all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", 
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
 """Key in the meta of the main graph of a model that was just read -> whether it has no data files."""
-TAKEN = "ampgraph.taken"
-"""Key in the same -> the data files that attributes were read from."""
+TAKEN = "ampgraph.taken"  # key in the same -> the data files that attributes were read from
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads, checks and repairs an ONNX model; its external tensors stay on disk, mapped when they are read. Raises
-    AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data, AMP107 holds training, AMP204 faulty
-    nodes)."""
+    AmpError: AMP101 no file, AMP102 no model, AMP103 bad external data, AMP107 holds training, AMP204 faulty nodes."""
     path = Path(path)
     proto, held, outside = _checked_proto(path)
     model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
@@ -86,8 +84,7 @@ def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     """The onnx_ir model of a ModelProto in memory, which is used up; ``folder``: where its data files are, None where
-    it names them by itself. Raises AmpError AMP102 where it makes no sense, AMP107 where it holds training, AMP204 for
-    faulty nodes."""
+    it names them by itself. Raises AmpError AMP102 (no sense), AMP107 (holds training), AMP204 (faulty nodes)."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
     model = _model_of_proto(proto, held, folder, "model")
@@ -170,8 +167,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
 
 
 def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes the data files of the ONNX model that was replaced, but for those in ``used``. ``own``: their names in
-    ``folder``; ``used``: real paths."""
+    """Removes data files of a replaced ONNX model, ``own`` names in ``folder``, but for ``used`` ones (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)

@@ -16,8 +16,7 @@ from ...core.dataflow import FLOAT32
 
 AXES_AS_INPUT = 13  # the opset from which Unsqueeze is told its axes by an operand
 OPEN_ROWS = 11  # the opset from which rows of any length are read: Range is there
-LANES, LANES_OF_ONE = 64, 256
-"""How many lanes WebGPU's reductions have, and those with a single result."""
+LANES, LANES_OF_ONE = 64, 256  # how many lanes WebGPU's reductions have, and those with a single result
 
 WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
 """Attributes that say which places a convolution or a pool meets."""
@@ -39,8 +38,7 @@ class LowNodes:
         self, starts: Sequence[ir.Value], reads: Sequence[ir.Value], axes: Sequence[int], rank: int, step: Turn
     ) -> list[ir.Value]:
         """As kernels round, adds a Scan: ``step`` is done for each index along ``axes`` (an axis for each of
-        ``reads``), first on ``starts``. Returns what the last turn leaves, as many values as ``starts``, each of
-        ``rank``."""
+        ``reads``), first on ``starts``. Returns what the last turn leaves of them, each of ``rank``."""
         writer = LowNodes(self.opset, self._to, self._name, self.fused)
         names = [*(self._name("@sum") for _ in starts), *(self._name("@slice") for _ in reads)]
         formals = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
@@ -83,8 +81,7 @@ class LowNodes:
     ) -> ir.Value:  # fmt: skip
         """As kernels round: the numbers of a matrix that each lane reads at each turn, [rows, turns, lanes, numbers];
         ``filling`` where there are no more. ``count``: the length of a row, 0 where that is open (from opset 11 on);
-        ``shape``: (lanes, numbers) of the result; ``limits``: how many lanes, and numbers of a lane, are used, nodes'
-        values where ``count`` is open."""
+        ``shape``: (lanes, numbers) of the result; ``limits``: how many are used, values where it is open."""
         lane, place = np.arange(shape[0]).reshape(1, -1, 1), np.arange(shape[1]).reshape(1, 1, -1)
         always, number = self.constant(np.ones(1, bool)), self.constant(np.array([filling], np.float32))
         filled = self.do("Where", [always, number, self.columns(rows, np.array([0]))])
@@ -102,8 +99,7 @@ class LowNodes:
         self, count: ir.Value, at: tuple[Array, Array], limits: tuple[ir.Value, ir.Value]
     ) -> ir.Value:  # fmt: skip
         """As kernels round, where rows have any length ``count``: the column that each lane reads at each turn, [turns,
-        lanes, numbers]; ``count`` itself where there is none. ``at``: the numbers of lanes, and of a lane's numbers;
-        ``limits``: how many of each are used."""
+        lanes, numbers], or ``count``. ``at``: indices of lanes, and of their numbers; ``limits``: how many are used."""
         lane, place, (used, width) = self.constant(at[0]), self.constant(at[1]), limits
         at_once = self.do("Mul", [used, width])
         last = self.do("Sub", [self.do("Add", [count, at_once]), self.constant(np.array(1))])
@@ -120,13 +116,11 @@ class LowNodes:
         return self.do("Gather", [self.do("Shape", [rows]), self.constant(np.array(1))])
 
     def columns(self, rows: ir.Value, places: Array) -> ir.Value:
-        """As kernels round: the columns of a matrix at ``places`` (indices of any shape, which take the place of the
-        second axis), by one Gather."""
+        """As kernels round: the columns of a matrix at ``places``, whose shape stands in place of the second axis."""
         return self.do("Gather", [rows, self.constant(places)], axis=1)
 
     def copy_window(self, node: ir.Node, made: ir.Value) -> None:
-        """As kernels round: gives the node that makes ``made`` the pads, strides and dilations of a convolution or pool
-        (`WINDOW`)."""
+        """As kernels round: gives the node that makes ``made`` the window of a convolution or pool (`WINDOW`)."""
         maker = made.producer()
         assert maker is not None
         maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})

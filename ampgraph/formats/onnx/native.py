@@ -24,8 +24,7 @@ KEPT = "ampgraph.map_types"
 
 REPAIRS, DOUBTED = "ampgraph.repairs", "ampgraph.doubted"
 """Keys in the meta of the main graph -> what was put right; names of outputs whose shape is annotated wrongly."""
-SORTED = "ampgraph.sorted"
-"""Key in the meta of a main graph that was read in order."""
+SORTED = "ampgraph.sorted"  # key in the meta of a main graph that was read in order
 
 OVERLOADS = 10  # the version of the file format from which functions hold the types of their values themselves
 
@@ -78,9 +77,8 @@ def is_map(kind: TypeProto) -> bool:
 
 
 def _drop_unreadable(proto: ModelProto) -> None:
-    """Drops annotations that onnx_ir writes into a ModelProto and cannot read again: in files before version 10 it
-    annotates a function's value in the main graph, as ``domain::function/value``, and fails where the value's own name
-    has a slash."""
+    """Drops annotations that onnx_ir writes into a ModelProto and cannot read again: before version 10 it annotates a
+    function's value as ``domain::function/value``, and fails where its name has a slash."""
     heads = tuple(f"{function.domain}::{function.name}/" for function in proto.functions)
     kept = [i for i in proto.graph.value_info if not (i.name.startswith(heads) and i.name.count("/") > 1)]
     if len(kept) < len(proto.graph.value_info):
@@ -89,8 +87,7 @@ def _drop_unreadable(proto: ModelProto) -> None:
 
 
 def doubted_shapes(model: ir.Model) -> MutableSet[str]:
-    """The names of an ONNX model's outputs whose declared shape cannot be, kept with the model, to be added to: edits
-    do not repeat such a shape inside the graph."""
+    """The set, to be added to, of ONNX outputs whose declared shape cannot be: edits do not repeat it inside."""
     found: set[str] = model.graph.meta.setdefault(DOUBTED, set())
     return found
 
@@ -154,8 +151,7 @@ def _take_map_types(graph: GraphProto | FunctionProto) -> Kept:
 
 
 def _restore_map_types(graph: GraphProto | FunctionProto, kept: Kept) -> None:
-    """Writes the map types of `_take_map_types` into a GraphProto, for values that still exist; an annotation that it
-    lacks is added, in the order of the file."""
+    """Writes the map types of `_take_map_types` into a GraphProto, for values that still exist, in the file's order."""
     made = {name for node in graph.node for name in node.output} if kept else set()
     listed = {info.name: info for info in _annotations(graph)}
     for name, content in kept.items():
@@ -173,8 +169,7 @@ Infos = dict[str, ValueInfoProto]  # by name
 
 def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
     """The onnx_ir model of a ModelProto of one graph, without functions and bodies, read the fast way; ``held``: the
-    graph's Holder. None where it says more than the constructors of onnx_ir take, is not sorted, or makes no sense:
-    onnx_ir's general way has to read or refuse it."""
+    graph's Holder. None where it says more than onnx_ir's constructors take, is not sorted, or makes no sense."""
     if proto.graph.quantization_annotation or getattr(proto, "configuration", ()):
         return None
     graph = _graph_read_fast(proto.graph, held.parts) if held.parts is not None else None
@@ -234,8 +229,7 @@ Common = tuple[str, str, Sequence[ir.Attr], str, str | None, dict[str, str] | No
 
 
 class _NodeReader:
-    """Makes onnx_ir nodes of nodes taken apart, in their order. ``values``: what nodes may read, to which their results
-    are added; ``infos``: the annotations of these."""
+    """Makes onnx_ir nodes of nodes taken apart, in their order. ``values``: what nodes may read; results are added."""
 
     def __init__(self, values: Values, infos: Infos) -> None:
         self._values, self._infos = values, infos
@@ -243,8 +237,7 @@ class _NodeReader:
         self._attributes: dict[bytes, ir.Attr] = {}  # serialized attribute -> the object that nodes share
 
     def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
-        """The nodes of an ONNX graph as onnx_ir's; None where one reads what is not there yet, or makes what is there
-        already, or a name is not text."""
+        """An ONNX graph's nodes as onnx_ir's; None where one reads what is not there, makes what is, or is not text."""
         values, made = self._values, []
         for inputs, outputs, name, kind in nodes:
             try:
@@ -271,8 +264,7 @@ class _NodeReader:
         return made
 
     def _results(self, names: Iterable[bytes]) -> list[ir.Value] | None:
-        """The values that an ONNX node makes, annotated as the file says, one without a name for each that is left out;
-        None where one is there already."""
+        """The values that an ONNX node makes, annotated as the file says; None where one is there already."""
         values, infos = self._values, self._infos
         made: list[ir.Value] = []
         for text in names:

@@ -10,8 +10,7 @@ from . import schemas
 
 
 def kind_of(node: ir.Node) -> str:
-    """An onnx_ir node's operator as lists name it: ``Add``; outside of ONNX's default domain
-    ``com.microsoft::Gelu``."""
+    """An onnx_ir node's operator as lists name it: ``Add``; of another domain ``com.microsoft::Gelu``."""
     return schemas.kind_of(node.domain, node.op_type)
 
 

@@ -107,8 +107,7 @@ class NormalizerNodes(LowNodes):
     # -- norms --------------------------------------------------------------------------------------------------------
 
     def _layernormalization(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value:
-        """A LayerNormalization written as kernels round: (x - mean) / deviation * scale + bias, over the axes from
-        ``axis`` on."""
+        """A LayerNormalization written as kernels round: (x - mean) / deviation * scale + bias, from ``axis`` on."""
         rank = len(shape)
         mean, inverse = self._moments(node, range(attribute(node, "axis", -1) % rank, rank))
         x = step(self, node.inputs[0], dtype) - step(self, self.round_to(mean, dtype), dtype)
@@ -117,8 +116,7 @@ class NormalizerNodes(LowNodes):
         return (found if bias is None else found + x.with_value(bias)).value
 
     def _instancenormalization(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value:
-        """An InstanceNormalization written as kernels round: x * factor + shift, which are computed in float32 for each
-        channel of each sample and rounded."""
+        """An InstanceNormalization written as kernels round: x * factor + shift, computed in float32 and rounded."""
         mean, inverse = self._moments(node, range(2, len(shape)))
         scale, bias = (self.reshape(value, [-1] + [1] * (len(shape) - 2)) for value in node.inputs[1:3])
         factor = self.do("Mul", [inverse, scale])
@@ -135,8 +133,7 @@ class NormalizerNodes(LowNodes):
         return ((x - mean) * (1.0 / root) * scale + bias).value
 
     def _moments(self, node: ir.Node, axes: Sequence[int]) -> tuple[ir.Value, ir.Value]:
-        """For a norm written as kernels round: (mean, 1 / deviation) of its operand over ``axes``, in float32 and not
-        rounded."""
+        """For a norm written as kernels round: (mean, 1 / deviation) of its operand, in float32, not rounded."""
         x = node.inputs[0]
         mean, square = (self._mean(value, axes) for value in (x, self.do("Mul", [x, x])))
         variance = self.do("Sub", [square, self.do("Mul", [mean, mean])])
@@ -154,8 +151,7 @@ def conv_with_norm(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dty
     """Writes a Conv into whose weights the BatchNormalization behind it is taken, each step of that rounded to
     ``dtype``: what ONNX Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). Returns its
     node, which computes in float32: a template from which `ProductNodes.write` writes it as its kernel adds up.
-    ``rank``: of the weights. Epsilon is added in float32, as there, and rounded with the variance: so it is not a
-    `Step`, which would round epsilon itself."""
+    ``rank``: of the weights. Epsilon is added in float32, as there, and rounded with the variance: it is no `Step`."""
     scale, shift, mean, variance = (step(nodes, value, dtype) for value in norm.inputs[1:5])
     root = nodes.do("Add", [variance.value, nodes.constant(np.array(attribute(norm, "epsilon", EPSILON), np.float32))])
     factor = scale / variance.apply("Sqrt", variance.with_value(nodes.round_to(root, dtype)))

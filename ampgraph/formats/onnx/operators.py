@@ -28,8 +28,7 @@ from .schemas import (
 )
 from .types import Type, declared_type, dtype_name, element_type, native_type, type_numbered
 
-PLAIN = (type(None), int, float, str, bytes, tuple, list)
-"""The Python types of most attributes' values."""
+PLAIN = (type(None), int, float, str, bytes, tuple, list)  # types of most attributes' values
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ class Environment:
         return attribute
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """The value of a node's attribute, from the ONNX function's call where it refers to a parameter; None when it
-        is absent, and when the call gave none."""
+        """The value of an ONNX node's attribute, as `resolve` finds it; None when it is absent, or not given."""
         found = node.attributes.get(name)
         if found is None:
             return None
@@ -85,8 +83,7 @@ class OnnxValues(FlowBuilder):
     def enter(
         self, path: str, parent: int, op: int, kind: str, times: int, native: ir.Graph | ir.Function, env: Environment
     ) -> Scope:
-        """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the other arguments are fields
-        of `Scope`."""
+        """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the rest is as in `Scope`."""
         self.environments.append(env)
         return self.scope(path, parent, op, kind, times, native)
 
@@ -159,13 +156,11 @@ class OnnxValues(FlowBuilder):
         self.use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:
-        """The value of an ONNX operator's attribute as onnx_ir has it, from the function's call where it refers to a
-        parameter; None when absent."""
+        """The value of an ONNX operator's attribute as onnx_ir has it, references resolved; None when absent."""
         return self.environments[op.scope].attribute(op.native, name)
 
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
-        """The value of an ONNX operator's attribute for readers that know no format: as `attribute`, but a tensor is a
-        numpy array."""
+        """An ONNX operator's `attribute` for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
         if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
             plain: AttributeValue = value
@@ -213,8 +208,7 @@ def _type_of_proto(proto: onnx.TypeProto) -> Type:
 
 
 CALLER = "its value comes from the caller"
-BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-"""Types of attributes that hold the bodies of an operator."""
+BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)  # types of attributes that hold bodies
 
 
 def body_types(op: Op) -> str:
@@ -223,8 +217,7 @@ def body_types(op: Op) -> str:
 
 
 def _types_by_list(op: Op) -> frozenset[str]:
-    """The types that a user's list may admit for an ONNX operator without a schema: the low types, or none where its
-    domain is ONNX's own."""
+    """The low types that a user's list may admit for an operator without a schema; none if its domain is ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
@@ -275,8 +268,7 @@ class OnnxOperators(OnnxValues):
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Reads one slot of an ONNX node: its type, its unit if that is float32, the reads of its inputs, the type of
         its outputs. Notes a conflict where it does not admit a low type that it has. The first input of known type
-        gives the type, else `_output_type`. ``version``: since_version of the operator's schema; ``opset``: that is in
-        force for it."""
+        gives the type, else `_output_type`. ``version``: since_version of the schema."""
         values, uses, inputs = self.flow.values, self.flow.uses, op.inputs
         for position in slot.inputs:
             if inputs[position] != NONE and values[inputs[position]].dtype:
@@ -309,8 +301,7 @@ class OnnxOperators(OnnxValues):
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
         """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
-        type becomes float32 where the slot is, as must stay; another type in the slot is noted as a conflict. ``unit``:
-        of the slot, NONE if it is not float32; ``position``: of the value among the inputs."""
+        type becomes float32 where the slot is, as must stay; another type is a conflict. ``unit``: of the slot."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
@@ -351,8 +342,7 @@ class OnnxOperators(OnnxValues):
 
     def _named_type(self, op: Op) -> Type | None:
         """(container, element type) that an attribute of an ONNX operator in `DTYPE_ATTRIBUTES` names. Where it is
-        absent: that of the operand that the operator follows (a DequantizeLinear its scale), else float32; None for a
-        QuantizeLinear, whose zero point has the type."""
+        absent: that of the operand that it follows, else float32; None for a QuantizeLinear: its zero point has it."""
         named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6
@@ -366,8 +356,7 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Reads an ONNX Constant: its result is a weight where the numbers are in the node, else a value that stays as
-        it is, as a function's caller gives the attribute."""
+        """Reads an ONNX Constant: a weight, or a value that stays as it is, as a function's caller gives it."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True

@@ -1,5 +1,4 @@
-"""What exporters say of an ONNX model's nodes (layers, frameworks' operators, places), and what we write for viewers:
-types and reasons."""
+"""What exporters say of an ONNX model's nodes (layers, operators, places), and what we write for viewers: reasons."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ class Origins:
 
 def origin_of_node(node: ir.Node) -> Origin | None:
     """What an onnx_ir node was exported from: ``torch::CLASS`` of each module around it, then ``aten::NAME``; None
-    where the exporter does not say it. torch.onnx.export(dynamo=True) writes the line of the exported graph that a node
-    belongs to, ``%linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the
-    classes around it."""
+    where the exporter does not say it. torch.onnx.export(dynamo=True) writes the exported graph's line of a node,
+    ``%linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and classes."""
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:
@@ -123,8 +121,7 @@ def describe(model: ir.Model, rows: Iterable[tuple[ir.Node, str, str]], about: M
 
 
 def _reasons_table(rows: Iterable[tuple[ir.Node, str, str]]) -> str:
-    """The (node, type, reason) rows for an ONNX model of older IR versions, as JSON: {type: {reason: names of nodes, or
-    of their first outputs where they have none}}."""
+    """The (node, type, reason) rows of an older ONNX model as JSON: {type: {reason: names of nodes or outputs}}."""
     table: dict[str, dict[str, list[str]]] = {}
     for node, dtype, reason in rows:
         name = node.name or next((value.name for value in node.outputs if value.name), "")

@@ -36,8 +36,7 @@ Lane = tuple[Array, Array]
 
 
 def knows(node: ir.Node, opset: int, shapes: Sequence[Shape | None]) -> bool:
-    """Whether `ProductNodes` can write a product of `PRODUCTS` as a kernel rounds, by its opset and what is known of
-    its operands' ``shapes``."""
+    """Whether `ProductNodes` can write a product as a kernel rounds, by its opset and operands' ``shapes``."""
     if node.op_type == "Einsum":
         return bool(_equation(node).summed)
     if opset < SCAN:
@@ -61,16 +60,14 @@ class ProductNodes(LowNodes):
 
     def write(self, node: ir.Node, dtype: str, shapes: Sequence[Shape | None]) -> ir.Value:
         """Writes a product that `knows` knows as a kernel rounds, with an accumulator of ``dtype``; returns its result.
-        ``node``: computes the same in float32; its output says the shape when the model runs; ``shapes``: of its
-        operands, None where unknown."""
+        ``node``: computes the same in float32; ``shapes``: of its operands, None where unknown."""
         weight = [n if isinstance(n, int) else 0 for n in shapes[1] or ()]
         self._ranks = (3, 4) if node.op_type in CONVOLUTIONS else (len(shapes[0] or ()), len(shapes[1] or ()))
         made: ir.Value = getattr(self, f"_{node.op_type.lower()}")(node, dtype, weight)
         return made
 
     def _matmul(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """A MatMul written as a kernel rounds; a first operand whose rank is not known is multiplied as a matrix of its
-        rows. ``weight``: the second operand's shape, which is then known."""
+        """A MatMul written as a kernel rounds; an operand of unknown rank is multiplied as a matrix of its rows."""
         a, b, made = node.inputs[0], node.inputs[1], node.outputs[0]
         if self._ranks[0]:
             return self._sum(a, b, self.do("Shape", [made]), dtype)
@@ -98,8 +95,7 @@ class ProductNodes(LowNodes):
         return total if bias is None else self.do("Add", [total, self._scale(bias, attributes.get("beta", 1.0), dtype)])
 
     def _scale(self, value: ir.Value, factor: float, dtype: str) -> ir.Value:
-        """For a Gemm written as a kernel rounds: a value times alpha or beta, the factor and the product rounded to
-        ``dtype``; the value itself for a factor of 1."""
+        """For a Gemm written as a kernel rounds: a value times alpha or beta, both rounded; itself times 1."""
         if factor == 1:
             return value
         rounded = self.round_to(self.constant(np.array(factor, np.float32)), dtype)
@@ -134,8 +130,7 @@ class ProductNodes(LowNodes):
         return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
 
     def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """A ConvTranspose written as WebGPU rounds: a sum over the kernel's places from the last to the first, and over
-        the channels at each. ``weight``: the shape of its weight."""
+        """A ConvTranspose written as WebGPU rounds: a sum over the kernel's places, the last first, and channels."""
         group = attribute(node, "group", 1)
         out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, inside, out // group, places])
@@ -157,8 +152,7 @@ class ProductNodes(LowNodes):
         """A convolution written as a kernel rounds: each group is a product of its weights with what they meet, summed
         over the places of the kernel and the channels at each. ``weights``: [group, output channel, place, input
         channel]; ``columns``: what each place of the kernel meets in each channel, [batch, channel, place, ...];
-        ``sizes``: numbers of groups, of output channels, of input channels of a group, of places; ``rank``: of the
-        weight."""
+        ``sizes``: groups, output channels, input channels a group, places; ``rank``: of the weight."""
         group, out, inside, places = sizes
         columns = self.reshape(columns, [0, group, inside, places, -1])
         columns = self.reshape(self.do("Transpose", [columns], perm=[0, 1, 3, 2, 4]), [0, group, places * inside, -1])
@@ -178,8 +172,7 @@ class ProductNodes(LowNodes):
 
     def _columns(self, node: ir.Node, ones: Array, channels: int) -> ir.Value:
         """For a convolution written as a kernel rounds: what each place of its kernel meets in each of its
-        ``channels``, by the same operator, each channel by itself, with the weight ``ones``, which picks one place
-        each."""
+        ``channels``, by the same operator with the weight ``ones``, which picks one place each."""
         made = self.do(node.op_type, [node.inputs[0], self.constant(ones)], group=channels)
         self.copy_window(node, made)
         return made

@@ -37,14 +37,9 @@ NAMES = frozenset((INPUT, OUTPUT, NAME))
 
 
 class Kind:
-    """What the NodeProtos of one kind have in common: all but their names.
-
-    Attributes:
-        proto: one of the nodes.
-        op_type: their operator.
-        heavy: whether an attribute holds a tensor or a body, and not numbers or text.
-        shared: whether other nodes may be of this kind: it is not heavy, and has no metadata.
-    """
+    """What the NodeProtos of one kind have in common: all but their names. ``proto``: one of them; ``heavy``: whether
+    an attribute holds a tensor or a body, and not numbers or text; ``shared``: whether other nodes may be of this kind:
+    it is not heavy, and has no metadata."""
 
     __slots__ = ("heavy", "op_type", "proto", "shared")
 
@@ -61,8 +56,7 @@ name that is left out is b""."""
 
 class PartsReader:
     """Takes NodeProtos of one graph apart: from their bytes, those of a heavy operator, whose bytes may be many, field
-    by field. ``orderly``: False once a node could not be: one with a name of 16 KiB, or with fields in another order
-    than that of their numbers."""
+    by field. ``orderly``: False once one could not be: with a name of 16 KiB, or fields in another order."""
 
     def __init__(self) -> None:
         self.orderly = True
@@ -70,8 +64,7 @@ class PartsReader:
         self._heavy: dict[str, bool] = {}  # operator -> whether one of its nodes was heavy
 
     def parts(self, node: NodeProto) -> Parts:
-        """The parts of a NodeProto; of one that cannot be taken apart (`orderly` is False then) the kind alone is
-        right."""
+        """The parts of a NodeProto; of one that cannot be taken apart (not `orderly`) the kind alone is right."""
         if self._heavy.get(node.op_type, True):
             kind = Kind(node)
             if self._heavy.setdefault(kind.op_type, kind.heavy):  # the first node of an operator decides
@@ -135,8 +128,7 @@ HOLDING = (
 
 @dataclass(frozen=True)
 class Holder:
-    """What one graph of a ModelProto (the main graph, a body, a function) holds, found in one walk over its nodes;
-    edits of the proto make it out of date."""
+    """What a ModelProto's main graph, body or function holds, found in one walk; edits make it out of date."""
 
     graph: GraphProto | FunctionProto
     opsets: Mapping[str, int]  # by domain, "" for that of the standard operators
@@ -162,8 +154,7 @@ class Holder:
 
 
 def holders(proto: ModelProto) -> list[Holder]:
-    """A Holder for every graph of a ModelProto, in the order of `walk.all_graphs`: the main graph, functions,
-    bodies."""
+    """A Holder for every graph of a ModelProto, in the order of `walk.all_graphs`: functions, then bodies."""
     opsets = _opsets(proto)
     waiting: list[tuple[GraphProto | FunctionProto, Mapping[str, int]]] = [(proto.graph, opsets)]
     waiting += [(function, {**opsets, **_opsets(function)}) for function in proto.functions]
@@ -180,8 +171,7 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 
 def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
-    """The opset imports of a model or function: domain -> version; the domain of the standard operators is "", whatever
-    name the file has for it."""
+    """The opset imports of a model or function: domain -> version; ``ai.onnx`` is "" too."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in owner.opset_import}
 
 
@@ -191,9 +181,8 @@ def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
 
 
 def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Holder:
-    """The Holder of one graph of a ModelProto. An attribute that refers to one of a function (``ref_attr_name``) holds
-    nothing itself. A sparse tensor counts in a Constant alone, whose ``value`` it becomes dense (`_densify`); in
-    another operator nothing takes its place."""
+    """The Holder of one graph of a ModelProto. An attribute that refers to a function's (``ref_attr_name``) holds
+    nothing. A sparse tensor counts in a Constant alone, whose ``value`` it becomes (`_densify`)."""
     reader, nodes = PartsReader(), list[Parts]()
     held = Holder(graph, opsets, [], [], nodes)
     for node in graph.node:

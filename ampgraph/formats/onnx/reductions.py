@@ -43,8 +43,7 @@ class ReductionNodes(LowNodes):
     def write(self, node: ir.Node, dtype: str, shape: Shape | None, stepwise: bool) -> ir.Value | None:
         """Writes a reduction with a sum of ``dtype``, and returns its result; None where the rounded result overflows
         as the sum does, so that nothing is to be written. ``node``: computes the same in float32; ``shape``: of its
-        operand, None where unknown; ``stepwise``: whether each step of the sum is rounded, if its rows are known, or
-        the whole sum once."""
+        operand, None where unknown; ``stepwise``: whether each step is rounded, or the sum once."""
         if stepwise and node.op_type in SUMMED and shape is not None:
             rows = self._windows(node, shape) if node.op_type == "AveragePool" else self._rows(node, shape)
             if rows is not None:
@@ -56,9 +55,8 @@ class ReductionNodes(LowNodes):
     # -- each step rounded --------------------------------------------------------------------------------------------
 
     def _stepwise(self, node: ir.Node, dtype: str, rows: ir.Value, count: int, lanes: int) -> ir.Value:
-        """A reduction written as kernels round, each step of its sum rounded; the last step, a quotient or root, is
-        left to the caller. ``rows``: [results, elements]; ``count``: of the elements, 0 where it is open; ``lanes``:
-        into how many sums a row is divided at first."""
+        """A reduction written as kernels round, each step of its sum rounded; the last one, a quotient or root, by the
+        caller. ``rows``: [results, elements]; ``count``: of them, 0 where open; ``lanes``: of a row."""
         before = SUMMED[node.op_type]
         if before:
             rows = self.round_to(self.do(before, [rows] * (2 if before == "Mul" else 1)), dtype)
@@ -150,8 +148,7 @@ class ReductionNodes(LowNodes):
     # -- the whole sum rounded ----------------------------------------------------------------------------------------
 
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
-        """A mean or average pool written as kernels round whose steps are not known: only its whole sum, which may
-        overflow, is rounded before it is divided."""
+        """A mean or pool written as kernels round, of unknown steps: its whole sum, which may overflow, is rounded."""
         if "kernel_shape" in node.attributes:
             count = self.constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:

@@ -67,8 +67,7 @@ class OnnxStrictEditor:
         """In a strict run, has the readers of a low value read what its operator makes in float32, rounded, as float32:
         puts a pair of Casts, to the value's low type and back, behind the operator. ``stays_low``: the value's name,
         and the output of the graph that it is, go to the low value between the Casts, else to the one behind them.
-        ``sums``: how a kernel that accumulates in the low type adds up, so that the nodes of `computed_again` come in
-        front of the Casts; None for one that does not."""
+        ``sums``: how a kernel that accumulates low adds up, by nodes in front of the Casts (`computed_again`)."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -87,8 +86,7 @@ class OnnxStrictEditor:
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """In a strict run, has the readers of a value that stays low read it as float32: a Cast stands behind what
         makes it, before all nodes for an input or weight. ``stays_low``: whether the low value keeps its name, and its
-        place as output of the graph (so that no Cast is made if no node reads it), or the Cast's result has them; it
-        must be true for inputs and weights."""
+        place as output (no Cast is made if no node reads it), or the Cast's does; true for inputs, weights."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -105,8 +103,7 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """In a strict run, has an operator that needs the low type ``dtype`` read it at an input whose value is float32
-        by now: puts a Cast in front of it."""
+        """In a strict run, has an operator read the low ``dtype`` at an input that is float32 by now, by a Cast."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -121,15 +118,13 @@ class OnnxStrictEditor:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
-        """For a strict run: a new Cast of ``value`` to type ``to``, in no graph yet, whose result is called
-        ``name``."""
+        """For a strict run: a new Cast of ``value`` to type ``to``, in no graph, whose result is called ``name``."""
         node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
         node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
         return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
-        """For a strict run: puts a new node in front of all nodes of the file, behind those that were put there
-        before."""
+        """For a strict run: puts a node in front of all nodes of the file, behind those put there before."""
         first = self._first.setdefault(graph, next(iter(graph), None))
         if first is None:
             graph.append(node)
@@ -155,8 +150,7 @@ class OnnxStrictEditor:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def compute_float32(self, op: Op) -> None:
-        """In a strict run, has an operator compute in float32: changes attributes that name a low type, and low tensors
-        in attributes, to float32."""
+        """In a strict run, has an operator compute in float32: attributes that name low types or hold low tensors."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
             kind = attribute.type
@@ -173,8 +167,7 @@ class OnnxStrictEditor:
                 attributes[name] = ir.AttrTensors(name, tensors)
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """In a strict run, makes a CastLike the Cast to ``dtype`` that it stands for, as types of what it reads change;
-        nothing for any other operator."""
+        """In a strict run, makes a CastLike the Cast to ``dtype`` that it stands for, as what it reads changes."""
         node: ir.Node = op.native
         if node.op_type == "CastLike":
             node.op_type = "Cast"
@@ -204,8 +197,7 @@ def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """For a strict run: a type of onnx_ir with float32 in the place of a low element type, inside containers too; any
-    other type, and None, as it is."""
+    """For a strict run: a type of onnx_ir with float32 in the place of a low element type; others, and None, stay."""
     if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
         return type(kind)(_wide_type(kind.elem_type))  # type: ignore[arg-type]
     if isinstance(kind, (ir.TensorType, ir.SparseTensorType)) and kind.dtype in LOW_TYPES:
@@ -226,8 +218,7 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
-    """The ONNX model with its functions, which are of another opset, converted to the model's and inlined. Raises
-    AmpError AMP502 where onnx cannot convert one."""
+    """The ONNX model with functions of another opset converted and inlined. Raises AmpError AMP502 if onnx cannot."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except RuntimeError:  # onnx raises nothing better; it asks for types of all that a function reads
@@ -240,8 +231,7 @@ def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
 
 
 def _align_opsets(model: ModelProto) -> None:
-    """Makes functions of an ONNX model import its own opset of the standard operators, where all of those that they
-    hold are the same in both."""
+    """Makes functions import the ONNX model's opset where all of their standard operators are the same in both."""
     own = next((item.version for item in model.opset_import if item.domain in DEFAULT), 0)
     for function in model.functions:
         for item in function.opset_import:
@@ -250,8 +240,7 @@ def _align_opsets(model: ModelProto) -> None:
 
 
 def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
-    """Whether all standard operators of an ONNX function are the same version in both opsets, ``ours`` and ``theirs``,
-    so that it can be inlined."""
+    """Whether an ONNX function's standard operators are the same in both opsets, so that it can be inlined."""
     kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
     return all(same_version(kind, ours, theirs) for kind in kinds)
 
@@ -308,8 +297,7 @@ class RunnableOnnx(EditableGraph):
         return isinstance(stored_tensor(value.native), ir.ExternalTensor)
 
     def content(self) -> bytes:
-        """The bytes of the .onnx file of a graph without functions, as a runtime takes it; weights in data files stay
-        there."""
+        """The .onnx file of a graph without functions, as a runtime takes it; weights in data files stay there."""
         main, model = self.model.graph, self.model
         stored = main.initializers.values()
         return graph_file(model.ir_version, model.opset_imports, main.inputs, main.outputs, main, stored)
@@ -318,8 +306,7 @@ class RunnableOnnx(EditableGraph):
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
     ) -> bytes:
         """The bytes of an .onnx file of some operators of the main graph, with the weights that they read. ``ops``: in
-        the order of the graph, None for all; ``reads``: the file's inputs; ``makes``: its outputs; ``fed``: names of
-        weights that are left out."""
+        order, None for all; ``reads``, ``makes``: the file's inputs, outputs; ``fed``: weights left out."""
         nodes = list(self.model.graph) if ops is None else [op.native for op in ops]
         own = {*(value.native for value in reads), *(value for node in nodes for value in node.outputs)}
         read = dict.fromkeys(value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None)
@@ -362,15 +349,13 @@ class RunnableOnnx(EditableGraph):
         return found
 
     def strict_editor(self, flow: Dataflow) -> OnnxStrictEditor:
-        """An editor that makes an ONNX graph without functions strict. Raises StaleDataflow where ``flow`` is not of
-        this graph, or from before an edit."""
+        """An editor that makes an ONNX graph without functions strict. StaleDataflow for a dataflow out of date."""
         self.require_newest(flow)
         return OnnxStrictEditor(self.model, flow, self.edited)
 
 
 def _session_port(value: Value) -> ir.Value:
-    """A value of an ONNX dataflow as input or output of a file for a session: its name and type, without a shape;
-    float32 where its type is unknown."""
+    """An ONNX value as input or output of a file for a session, without a shape; float32 if its type is unknown."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 

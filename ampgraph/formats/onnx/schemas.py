@@ -115,8 +115,7 @@ def _schema_of(found: onnx.defs.OpSchema) -> Schema:
 
 @functools.lru_cache(maxsize=1)
 def _data_schemas() -> dict[tuple[str, str], Schema]:
-    """(domain, operator) -> schema of com.microsoft's operators in ONNX files, from op_lists/schemas, the newest
-    version of each."""
+    """(domain, operator) -> newest schema of com.microsoft's operators in ONNX files, from op_lists/schemas."""
     table: dict[tuple[str, str], Schema] = {}
     text = resources.files("ampgraph.op_lists").joinpath("schemas/com_microsoft.json").read_text(encoding="utf-8")
     for row in json.loads(text)["operators"]:
@@ -229,8 +228,7 @@ def _low_by_container(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozens
 
 
 def _formal_at(formals: tuple[Formal, ...], position: int) -> Formal | None:
-    """The input or output that an ONNX schema declares at a position; the last one again where it is variadic, None
-    beyond the end."""
+    """What an ONNX schema declares at a position; the last one again where it is variadic, None beyond the end."""
     if position < len(formals):
         return formals[position]
     return formals[-1] if formals and formals[-1].variadic else None

@@ -24,10 +24,7 @@ MOST_NODES = 2000  # of a model whose annotated shapes are compared with those t
 
 class OnnxShapes:
     """The shapes of an ONNX model's values, as a Dataflow asks for them; onnx's inference runs once, when first needed.
-
-    Attributes:
-        typed: name -> element type of what operators make that onnx has no schema for: its inference would end there.
-    """
+    ``typed``: name -> type of what operators make that onnx has no schema for: its inference would end there."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -35,8 +32,7 @@ class OnnxShapes:
         self._inferred: dict[str, onnx.ValueInfoProto] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
-        """The shape of an ONNX value: of its tensor, as the file annotates it, or, in the main graph, as onnx infers
-        it; None where none of them says it, and for containers that are not annotated."""
+        """The shape of an ONNX value: of its tensor, as annotated, or as onnx infers it for the main graph; or None."""
         native: ir.Value = value.native
         if native.const_value is not None:
             return dims(native.const_value)
@@ -73,8 +69,7 @@ class OnnxShapes:
         return tuple(b if inferred_only or isinstance(b, int) else a for a, b in zip(shape, inferred, strict=True))
 
     def sized(self, inputs: Mapping[str, Sequence[int]]) -> Mapping[str, Shape]:
-        """Name -> shape of the values of an ONNX model's main graph that onnx infers where its ``inputs``, by name,
-        have these shapes; those of which it infers none are left out."""
+        """Name -> shape of an ONNX main graph's values, as far as onnx infers it for ``inputs`` of these shapes."""
         found = infer(self.model, doubted=True, typed=self.typed, inputs=inputs)
         shapes = {name: _tensor_shape(info) for name, info in found.items()}
         return {name: shape for name, shape in shapes.items() if shape is not None}
@@ -93,15 +88,13 @@ class OnnxShapes:
 
 
 def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
-    """An onnx_ir shape as a dataflow has it: sizes, names, and None for an unknown size, as which ONNX Runtime reads
-    a negative one too."""
+    """An onnx_ir shape as a dataflow has it: sizes, names, None for an unknown (to ONNX Runtime a negative) size."""
     return tuple((dim if dim >= 0 else None) if isinstance(dim, int) else dim.value for dim in shape)
 
 
 def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     """(value, shape that onnx infers) for the values of an ONNX model's main graph whose annotated shape cannot be
-    that. Empty for a model with functions or of more than ``MOST_NODES``: inference takes a tenth of a millisecond a
-    node, and may multiply in functions."""
+    that. Empty for a model with functions, or more than `MOST_NODES`: inference takes long."""
     if model.functions or model.graph.num_nodes() > MOST_NODES:
         return []
     annotated = [value for node in model.graph for value in node.outputs if value.shape is not None]
@@ -149,8 +142,7 @@ def infer(
 
 
 def _tensor_shape(info: onnx.ValueInfoProto) -> Shape | None:
-    """The shape in a ValueInfoProto, as a dataflow has it: sizes, names, None for an unknown size; None where it says
-    no shape, and for containers."""
+    """The shape in a ValueInfoProto, as a dataflow has it; None where it says none, and for containers."""
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -169,8 +161,7 @@ def weightless(model: ir.Model) -> bytes:
 
 
 def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
-    """The bytes of an ONNX model with the heads of ``outline``, the nodes of ``model`` and its small stored tensors,
-    which shapes may be computed from; the others are inputs instead."""
+    """The bytes of ``outline`` with an ONNX model's nodes and small tensors; its large tensors are inputs instead."""
     listed, infos, kept = {value.name for value in model.graph.inputs}, InfoWriter(), _Kept()
     large = []
     for value in model.graph.initializers.values():
@@ -187,12 +178,10 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
 
 
 class _Kept(dict[tuple[ir.DataType, tuple[int, ...]], bool]):
-    """(type, dimensions) -> whether shapes may be computed from such an ONNX tensor: it holds integers, or few
-    numbers."""
+    """(type, dimensions) -> whether shapes may be computed from such an ONNX tensor: of integers, or few numbers."""
 
     def __missing__(self, key: tuple[ir.DataType, tuple[int, ...]]) -> bool:
-        """Finds out whether shapes may be computed from tensors of a type and shape that is asked for the first
-        time."""
+        """Finds out whether shapes may be computed from tensors of a type and shape that is new."""
         dtype, shape = key
         found = self[key] = math.prod(shape) <= KEEP_FLOATS or not dtype.is_floating_point()
         return found

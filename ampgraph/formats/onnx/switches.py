@@ -58,8 +58,7 @@ class Originals:
 
 def _distance(given: Array, rounded: Array, low: ir.DataType) -> float:
     """How far a low ONNX tensor's numbers ``rounded`` are from the float32 numbers ``given``: the largest difference;
-    infinite where rounding to ``low`` and one factor near 1 (by `MOST_LOST` at most) for all do not explain it. Both
-    have one dimension and the same length."""
+    infinite where rounding to ``low`` and one factor near 1 (by `MOST_LOST` at most) for all do not explain it."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ rounded) / square if square > 0 and given.size > 1 else 1.0  # that of least squares
@@ -118,8 +117,7 @@ class _Switches:
         self._conditions: dict[frozenset[int], ir.Value] = {}  # switches -> whether one of them is on
 
     def run(self) -> list[Switched]:
-        """Adds to the strict ONNX model a Where behind each rounding and one input for all switches; returns what each
-        element of the input switches. To be called once."""
+        """Adds a Where behind each rounding of the strict ONNX model and the input; returns what each switch is for."""
         self._nodes = list(self._nodes_in(self._main, ()))
         constants = list(self._low_constants())
         pairs = list(filter(None, map(_rounding_pair, self._nodes)))
@@ -175,8 +173,7 @@ class _Switches:
 
     def _first_switched_reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
         """The first node of the strict model with a switch that reads what ``node`` hands on, through nodes that only
-        move numbers, and inside of its bodies if it has any; None where there is none. ``met``: nodes that were looked
-        at, to which this adds: a walk looks at each once."""
+        move numbers, and inside of its bodies if it has any; else None. ``met``: nodes that were looked at."""
         met.add(node)
         handed_on = [value for body in bodies(node) for value in body.inputs] if bodies(node) else list(node.outputs)
         readers = [use.node for value in handed_on for use in value.uses()]
@@ -219,8 +216,7 @@ class _Switches:
             yield name, numbers, casts[0].outputs[0] if casts else value
 
     def _store_reference(self, tensor: str, numbers: Array) -> ir.Value:
-        """Adds to the main graph of the strict model the reference's unrounded numbers for the stored tensor of this
-        name, as an initializer ``NAME@reference``."""
+        """Adds the reference's unrounded numbers for a stored tensor to the strict model, as ``NAME@reference``."""
         name = self._fresh(f"{tensor}@reference")
         value = ir.Value(name=name, const_value=ir.Tensor(numbers, name=name))
         value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(numbers.shape)
@@ -232,8 +228,7 @@ class _Switches:
     def _switch_result(self, raw: ir.Value, wide: ir.Value, flag: int) -> None:
         """In the strict model, has all readers of a value that is rounded where it is made read it rounded (``wide``)
         where the switch of its node (``flag``) or their own is on, else as it was made (``raw``). The reader's counts
-        as a low node rounds what it reads too: it would have a Cast there if the maker were in float32. What computes
-        in float32 has no switch of its own."""
+        as a low node rounds what it reads too: it would have a Cast there if the maker were in float32."""
         uses, after = list(wide.uses()), wide.producer()
         assert after is not None
         graph = after.graph
@@ -253,8 +248,7 @@ class _Switches:
             self._give_out(graph, wide, switched_by(frozenset({flag})))
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
-        """In the strict model, makes ``switched`` an output of the graph in the place of the rounded value ``wide``,
-        whose name it takes over."""
+        """In the strict model, makes ``switched`` the output that ``wide`` is, and gives it that one's name."""
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
         switched.type, switched.shape = wide.type, wide.shape
         for place, output in enumerate(graph.outputs):
@@ -272,15 +266,13 @@ class _Switches:
                 node.replace_input_with(use.idx, switched.outputs[0])
 
     def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
-        """A new Where node for the strict model, in no graph yet: it gives ``rounded`` where one of the switches
-        ``flags`` is on, else ``raw``."""
+        """A new Where for the strict model, in no graph yet: ``rounded`` where one of ``flags`` is on, else ``raw``."""
         node = ir.node("Where", [self._condition(flags), rounded, raw], num_outputs=1, name="")
         node.outputs[0].name = self._fresh(f"{rounded.name}@switched")
         return node
 
     def _condition(self, flags: frozenset[int]) -> ir.Value:
-        """The value of the strict model that says whether one of these switches, at most two, is on; `_add_input` adds
-        the node that makes it, for single ones before those for two."""
+        """The strict model's value that says whether one of these one or two switches is on; `_add_input` makes it."""
         if flags not in self._conditions:
             for flag in flags if len(flags) > 1 else ():
                 self._condition(frozenset({flag}))
@@ -327,8 +319,7 @@ def _is_cast(node: ir.Node) -> bool:
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
-    """The names of inputs, initializers and results of one graph of a strict ONNX model, without its bodies; "" for
-    what has none."""
+    """The names of inputs, initializers and results of one graph of a strict ONNX model, without its bodies."""
     made = (value for node in graph for value in node.outputs)
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 

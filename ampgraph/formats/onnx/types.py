@@ -58,8 +58,7 @@ def native_type(container: str, dtype: str) -> ir.TypeProtocol:
 
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
-    """An onnx_ir type with another element type, inside containers too. ``container``: what it is where the file does
-    not annotate it, so that ``kind`` is None."""
+    """An onnx_ir type with another element type, inside containers too. ``container``: used where ``kind`` is None."""
     if type(kind) is ir.TensorType or (kind is None and not container):  # nearly all; onnx_ir's types are slow to ask
         return ir.TensorType(dtype)
     if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):

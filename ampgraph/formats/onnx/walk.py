@@ -1,5 +1,4 @@
-"""Every graph of an ONNX model, what bodies read from outside, and copies. A body is the graph in an attribute of an
-If, Loop, Scan or another operator."""
+"""Every graph of an ONNX model, what bodies (graphs in attributes, as of an If) read from outside, and copies."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _NO_BODIES: tuple[ir.Graph, ...] = ()
 
 
 def bodies(node: ir.Node) -> Sequence[ir.Graph]:
-    """The bodies of an onnx_ir node, in the order of its attributes; empty for most operators, and for bodies that a
-    function's caller gives."""
+    """The bodies of an onnx_ir node, in the order of its attributes; none that a function's caller gives."""
     found: list[ir.Graph] | None = None
     for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
         kind = attribute.type
@@ -42,15 +40,13 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """The values that the bodies of an onnx_ir node read from outside, once each, in the order of reading; empty for a
-    node without bodies."""
+    """The values that the bodies of an onnx_ir node, if any, read from outside, once each, in the order of reading."""
     found = bodies(node)
     return list(dict.fromkeys(value for body in found for value in _captured_by(body))) if found else []
 
 
 def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that a body in an ONNX file reads and does not define, with those that bodies inside it read from
-    outside of it; one may come twice. The body must be sorted."""
+    """The values that a sorted ONNX body, or a body inside of it, reads from outside; one may come twice."""
     own = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
         by_bodies = [value for body in bodies(node) for value in _captured_by(body)]
@@ -61,8 +57,7 @@ def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def copied(model: ir.Model) -> ir.Model:
     """A copy of an ONNX model, its nodes in the same order, sorted or not; stored tensors are shared. onnx_ir copies
-    sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a cycle, with the
-    model as it was."""
+    sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a cycle."""
     graphs = list(all_graphs(model))
     if all(map(is_sorted, graphs)):
         return model.clone()
@@ -81,8 +76,7 @@ def copied(model: ir.Model) -> ir.Model:
 
 
 def is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node of an ONNX graph stands behind those of this graph that it or its bodies read. The order
-    inside of its bodies is not looked at."""
+    """Whether every node of an ONNX graph stands behind those of it that it or its bodies read; not inside bodies."""
     seen: set[ir.Node] = set()
     for node in graph:
         for value in (*node.inputs, *captured(node)):

@@ -26,8 +26,7 @@ FLOAT = ir.DataType.FLOAT.value
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an ONNX initializer or of a Constant node's output; None for any other value, and for a Constant of
-    text or whose numbers the caller of a function gives."""
+    """The tensor of an ONNX initializer or Constant's output; None for other values, text, and what a caller gives."""
     node = native.producer()
     if node is None:
         return native.const_value
@@ -91,8 +90,7 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
 
 
 def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """The stored tensors of an ONNX model: (value, tensor) of each initializer and Constant, also in bodies and
-    functions."""
+    """(value, tensor) of each initializer and Constant of an ONNX model, also in bodies and functions."""
     waiting = outermost(model)  # bodies are added to it while it is walked
     for graph in waiting:
         yield from ((v, v.const_value) for v in graph.initializers.values() if v.const_value is not None)
@@ -111,8 +109,7 @@ class OnnxWeights:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
-        """How many elements an ONNX value has stored; 0 for a value that is not stored. Sizes are kept, as edits of
-        stored tensors do not change them."""
+        """How many elements an ONNX value has stored; 0 for a value that is not stored. Edits do not change it."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -121,8 +118,7 @@ class OnnxWeights:
         return known
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
-        """The stored tensor of an ONNX value, in its shape; None where it has more than ``limit`` elements, and for a
-        value that is not stored."""
+        """The stored tensor of an ONNX value, in its shape; None beyond ``limit`` elements, and if it is not stored."""
         if self.size(value) > limit:
             return None
         tensor = stored_tensor(value.native)
@@ -131,16 +127,14 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        """The stored elements of an ONNX value in one dimension, in pieces that fit the memory; none for a value that
-        is not stored."""
+        """The stored elements of an ONNX value, if any, in one dimension, in pieces that fit the memory."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
         yield from pieces(flat(tensor))
 
     def key(self, value: Value) -> object:
-        """A key that is equal for ONNX values that share one stored tensor: a function's constant, seen from each of
-        its calls."""
+        """A key that is equal for ONNX values of one stored tensor, as a function's constant in each of its calls."""
         return value.native
 
 
@@ -173,8 +167,7 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of the source, if it has at most `SHORT` elements as raw bytes of the file and is only
-        rounded (no floor, no factor); b"" for any other."""
+        """The float32 bytes of a source of at most `SHORT` elements in the file, without floor and factor; else b""."""
         source = self.source
         if self.floor is not None or self.factor != 1.0:
             return b""
@@ -212,8 +205,7 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
     """``id`` of a tensor -> its rounded bytes, for those RoundedTensors among ``tensors`` that are short and only
-    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once: the calls that
-    round one take longer than its few numbers do."""
+    rounded (`RoundedTensor.short_source`); the others are left out. All of a type are rounded at once."""
     sources: dict[DType, dict[int, bytes]] = {}  # type to round to -> id of a tensor -> its float32 bytes
     for tensor in tensors:
         if type(tensor) is RoundedTensor:  # no subclass: they round in another way
@@ -277,8 +269,7 @@ class NormParameters:
 
     def _neighbours(self, numbers: Array) -> Array:
         """Low numbers to try for a norm's parameter, as float64 of shape [1 + 2 * STEPS, channels]: the nearest one,
-        then those below and above it by distance; the nearest again in place of one that is not finite or of another
-        sign."""
+        then those around it by distance; the nearest again in place of one not finite or of another sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -298,9 +289,9 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 class NormTensor(RoundedTensor):
     """One of an ONNX norm's four parameters, which are rounded together. ``plain``: the same rounded by itself, whose
-    source and name it takes; a norm's parameters have neither floor nor factor, as floors are of masks and factors of
-    products' operands. ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3
-    the variance; ``dtype``: the low type."""
+    source and name it takes; it has neither floor nor factor: floors are of masks, factors of products' operands.
+    ``parameters``: the four; ``place``: which of them it is, 0 the scale, 1 the bias, 2 the mean, 3 the variance;
+    ``dtype``: the low type."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)

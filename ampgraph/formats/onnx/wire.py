@@ -32,8 +32,7 @@ PLAIN = "ampgraph.plain"
 to find them takes a look at each."""
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
 """Fields of a ModelProto whose numbers are below the graph's."""
-BEHIND_VALUES = ("quantization_annotation", "metadata_props")
-"""Fields of a GraphProto whose numbers are above those of its value infos."""
+BEHIND_VALUES = ("quantization_annotation", "metadata_props")  # fields of a GraphProto behind its value infos
 TOGETHER = 256  # stored tensors of which the short ones are rounded at once: 4 MiB of float32 at most
 
 
@@ -113,8 +112,7 @@ def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target:
 
 
 class _Outline:
-    """An onnx_ir model, or its graph, as onnx_ir serializes it: all of its attributes, but no nodes and no stored
-    tensors."""
+    """An onnx_ir model, or its graph, for onnx_ir to serialize without nodes and stored tensors."""
 
     initializers: Mapping[str, ir.Value] = MappingProxyType({})
 
@@ -195,8 +193,7 @@ class NodeWriter:
         return found
 
     def _with_metadata(self, node: ir.Node, behind: bytes) -> bytes:
-        """All fields of a NodeProto behind its attributes: ``behind`` (domain and overload) with the doc string in
-        front of them and the metadata after them."""
+        """All fields of a NodeProto behind its attributes: doc string, ``behind`` (domain, overload), metadata."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
         props = node.metadata_props
@@ -285,8 +282,7 @@ class InfoWriter:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
     def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """A field of a GraphProto (``field``: its tag) that holds a ValueInfoProto. ``named``: its name field;
-        ``shape``: None to say nothing of the shape."""
+        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None for none."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()

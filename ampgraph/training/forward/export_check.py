@@ -43,8 +43,8 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
 
 def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
     """Compares an exported graph with its module: the first ``own`` outputs, and gradients. Raises AmpError AMP214
-    where they differ. Nothing is compared of a module that is random in evaluation too or returns more or less there
-    than the graph, of weights beyond one message, and without ONNX Runtime; no gradients without a rule."""
+    where they differ. Nothing is compared of a graph that draws random numbers (beside Dropout) or returns more or less
+    than the module, of weights beyond one message, and without ONNX Runtime; no gradients without a rule."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return

@@ -280,7 +280,8 @@ def read_spelled(text: str) -> dict[str, float]:
 
 
 def parse_losses(words: Sequence[str]) -> str | list[str] | None:
-    """The losses that a command line names by ``words``: all if one has a weight (NAME=WEIGHT), else the last; None."""
+    """The losses that a command line names by ``words``: all of them if one has a weight (NAME=WEIGHT), else the last
+    name; None for no word."""
     if not any("=" in word for word in words):
         return words[-1] if words else None
     return list(words)

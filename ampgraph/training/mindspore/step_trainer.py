@@ -136,11 +136,11 @@ class MindirTrainer:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def late_state(self) -> dict[str, files.Late]:
+    def late_state(self) -> dict[str, files.LateArray]:
         """The state of a MindIR training step, its parameters by name, each copied when it is asked for."""
         copies = ((name, item, runtime.to_numpy(item)) for name, item in self.parameters.items())  # for type and shape
         return {
-            name: files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
+            name: files.LateArray(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
             for name, item, array in copies
         }
 
@@ -184,8 +184,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
-    """The output of a MindIR training step that is the overflow flag, "" for none. Raises AmpError AMP205 if no
-    step."""
+    """The output of a MindIR training step that is its overflow flag, "" for none. Raises AmpError AMP205 otherwise."""
     if not is_step(model):
         hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
         raise AmpError("AMP205", "holds no training step", where=where, hint=hint)

@@ -60,7 +60,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 @dataclass(frozen=True)
-class Late:
+class LateArray:
     """A checkpoint's array that is copied from the device (``fetch``) only while it is written."""
 
     dtype: DType
@@ -71,13 +71,13 @@ class Late:
         return np.asarray(self.fetch(), dtype)
 
 
-Stored = TypeVar("Stored", bound="Array | Late", covariant=True)
+Stored = TypeVar("Stored", bound="Array | LateArray", covariant=True)
 
 
 @dataclass(frozen=True)
 class Checkpoint(Generic[Stored]):
-    """What a checkpoint file holds: the `digest` of the step graph, the ``state`` by name (arrays; to be saved, `Late`
-    ones too), the position, and ``history``: "losses" and "finite" of every step so far, empty outside of `fit`."""
+    """What a checkpoint file holds: the `digest` of the step graph, the ``state`` by name (arrays; to be saved,
+    `LateArray` ones too), the position, and ``history``: "losses" and "finite" of every step in `fit`."""
 
     digest: str
     state: Mapping[str, Stored]
@@ -108,7 +108,7 @@ def digest(step: TrainingStep) -> str:
     return made.hexdigest()
 
 
-def digest_of(state: Mapping[str, Array | Late]) -> str:
+def digest_of(state: Mapping[str, Array | LateArray]) -> str:
     """A digest of every bit of a training state, or of a batch: names, types, shapes and numbers."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
@@ -117,7 +117,7 @@ def digest_of(state: Mapping[str, Array | Late]) -> str:
     return made.hexdigest()
 
 
-def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
+def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | LateArray]) -> None:
     """Writes a checkpoint, whole or not at all. Raises AmpError AMP105 where it cannot be written; a file that stood at
     ``path`` stays then."""
     path = Path(path)
@@ -137,8 +137,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
     """Writes a checkpoint in the safetensors format: the size of the header (8 bytes), the header, the numbers, the
-    widest types first; ``tensors`` are arrays or `Late`. Then puts the checksum into its place in the header. Raises
-    OSError for whatever the file system refuses."""
+    widest types first; ``tensors`` are arrays or `LateArray`. Then puts the checksum into its place in the header.
+    Raises OSError for whatever the file system refuses."""
     header: dict[str, Any] = {"__metadata__": metadata}
     order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
     for name in order:
@@ -221,7 +221,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
         raise AmpError("AMP108", message, where=str(path), hint="take another one, or begin anew") from error
 
 
-def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: str) -> None:
+def check_belongs(checkpoint: Checkpoint[Array | LateArray], expected: str, where: str) -> None:
     """Raises AmpError AMP405 for a checkpoint of a step graph other than the one whose digest is ``expected``;
     ``where`` is its path."""
     if checkpoint.digest != expected:

@@ -249,7 +249,7 @@ class ShardedBinding(ParallelBinding):
             self._parameter_vector(name).copy_(torch.from_numpy(np.array(state[name], order="C").reshape(-1)))
 
     def _own_part(self, name: str, array: Array) -> Array:
-        """This rank's part, flat, of a state array that several ranks update; any other array as it is."""
+        """This rank's part, flat, of a state array whose run several ranks update; any other array as it is."""
         if name not in self._plan.divided:
             return array
         start, end = self._plan.spans[name][self.group.rank]

@@ -56,7 +56,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def launched() -> tuple[int, int]:
+def rank_and_world() -> tuple[int, int]:
     """The rank of this process of a training and the number of processes, as torchrun and other launchers say it in the
     environment; (0, 1) without a launcher."""
     try:
@@ -163,7 +163,7 @@ def join_group(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     "auto" without a launcher). ``memory``: where tensors lie that are summed. Raises AmpError AMP501 without torch,
     AMP325 for what is no group of processes, AMP509 where the others cannot be reached."""
     auto = isinstance(distributed, str) and distributed == AUTO  # == of an array would give an array
-    if distributed is None or (auto and launched()[1] == 1):
+    if distributed is None or (auto and rank_and_world()[1] == 1):
         return ALONE
     torch = _torch_distributed()
     if auto:
@@ -204,8 +204,7 @@ def _torch_errors_reported() -> Iterator[None]:
 
 
 def _torch_distributed() -> ModuleType:
-    """For training by several ranks: the module torch, with torch.distributed imported. Raises AmpError AMP501
-    without."""
+    """For training by several ranks: torch with torch.distributed, imported. Raises AmpError AMP501 without one."""
     os.environ.setdefault(LOG_LEVEL, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

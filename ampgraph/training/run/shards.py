@@ -109,8 +109,8 @@ def _rank_borders(runs: Sequence[_DividedRun], sizes: Mapping[str, int], ranks: 
 
 def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     """Cuts an update graph down, in place, to what one rank updates by a plan, and returns it with its layout. Of state
-    that is divided among ranks (`Shares.divided`) it has this rank's part, a vector, as a `StateTensor` without
-    shape; state of which the rank has no element is gone."""
+    that is divided among ranks (`Shares.divided`) it has this rank's part, a vector, as a `StateTensor` without shape;
+    state of which the rank has no element is gone."""
     layout, graph = update.layout, update.model.graph
     away = plan.states_elsewhere(rank)
     _slice_update(update, plan, rank)
@@ -133,7 +133,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
 
 def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
     """Update shared out to ranks: replaces, in place, the inputs and outputs of divided state by ones of this rank's
-    part; what they are computed from follows by `SlicedUpdate`."""
+    part; `SlicedUpdate` writes what is between. Running states stay whole, but leave the vectors that they share."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}
     known = {name or "": value.shape for name, value in inputs.items() if value.shape is not None}

@@ -178,11 +178,11 @@ class Trainer:
         """Writes a checkpoint (safetensors), whole or not at all. Raises AmpError AMP105."""
         files.save(path, files.Checkpoint(self.digest, self.late_state()))
 
-    def late_state(self) -> dict[str, files.Late]:
+    def late_state(self) -> dict[str, files.LateArray]:
         """The training state by name, each tensor copied from the device when it is asked for, before the next step."""
         read = self._binding.reader()
         return {
-            name: files.Late(dtype, self._binding.shape(name), functools.partial(read, name))
+            name: files.LateArray(dtype, self._binding.shape(name), functools.partial(read, name))
             for name, (dtype, _) in self._types.items()
         }
 

@@ -36,8 +36,7 @@ class Grouping:
 
     @staticmethod
     def on(target: object) -> Grouping:
-        """How an update moves parameters on a target: on a CPU each in place, elsewhere as vectors, which saves
-        launches."""
+        """How an update moves parameters on a target: each in place on a CPU, elsewhere as vectors."""
         return Grouping(ON_CPU) if target == "cpu" else Grouping(ELSEWHERE, True)
 
 

@@ -114,8 +114,8 @@ class GradientGraph:
         self.graph.outputs.append(self.loss)
 
     def _sort_parameters(self, parts: ir.Model, found: Sequence[ir.Value], groups: Groups) -> None:
-        """Of a training step's gradients: sorts the parameters ``found`` by their group: trained here
-        (`parameters`, with `groups`), trained by another step (`given`), or frozen."""
+        """Of a training step's gradients: sorts the parameters ``found`` by their group: trained here (`parameters`,
+        with `groups`), trained by another step (`given`), or frozen."""
         names = [value.name or "" for value in found]
         stored = self.graph.initializers
         rows = [(stored[name], group) for name, group in zip(names, groups.assigned(names), strict=True)]

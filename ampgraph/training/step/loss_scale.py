@@ -163,8 +163,8 @@ class DynamicLossScale:
     @classmethod
     def preset(cls, rule: str, **numbers: float | str | None) -> DynamicLossScale:
         """The loss scale of a framework, by the word of its rule, with the numbers that it comes with but for those
-        given. Where the framework has a single factor, a given ``growth`` sets ``backoff`` too; and where it has a
-        cap, a greater default ``init`` becomes the cap."""
+        given. Where the framework has a single factor, a given ``growth`` sets ``backoff`` too; where it has a cap and
+        none is given, a greater ``init`` becomes the cap."""
         check_word("rule", rule, list(RULES))
         row = RULES[rule]
         if row.one_factor and "growth" in numbers and "backoff" not in numbers:
@@ -178,34 +178,35 @@ class DynamicLossScale:
     def pytorch(
         cls, init: float = 65536.0, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000
     ) -> DynamicLossScale:
-        """torch.amp.GradScaler: no floor, and no growth beyond the float32 numbers."""
+        """The loss scale of torch.amp.GradScaler: no floor, and no growth beyond the float32 numbers."""
         return cls.preset("pytorch", init=init, growth=growth, backoff=backoff, interval=interval)
 
     @classmethod
     def apex(
         cls, init: float = 65536.0, interval: int = 2000, floor: float | None = None, cap: float = 2.0**24
     ) -> DynamicLossScale:
-        """apex.amp's LossScaler: factor 2 always, up to ``max_loss_scale``."""
+        """The loss scale of apex.amp's LossScaler: factor 2 always, up to ``max_loss_scale``."""
         return cls.preset("apex", init=min(init, cap), interval=interval, floor=floor, cap=cap)
 
     @classmethod
     def tensorflow(cls, init: float = 32768.0, factor: float = 2.0, interval: int = 2000) -> DynamicLossScale:
-        """tf_keras.mixed_precision.LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor 1."""
+        """The loss scale of tf_keras's LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor 1."""
         return cls.preset("tensorflow", init=init, growth=factor, interval=interval)
 
     @classmethod
     def keras(cls, init: float = 32768.0, interval: int = 2000) -> DynamicLossScale:
-        """keras.optimizers.LossScaleOptimizer of Keras 3: factor 2 always, no floor, and growth to infinity."""
+        """The loss scale of Keras 3's LossScaleOptimizer: factor 2 always, no floor, and growth to infinity."""
         return cls.preset("keras", init=init, interval=interval)
 
     @classmethod
     def mxnet(cls, init: float = 65536.0, interval: int = 2000) -> DynamicLossScale:
-        """mxnet.contrib.amp's LossScaler: Apex's arithmetic, each new scale in force one step late."""
+        """The loss scale of mxnet.contrib.amp's LossScaler: Apex's arithmetic, each new scale in force one step
+        late."""
         return cls.preset("mxnet", init=init, interval=interval)
 
     @classmethod
     def mindspore(cls, init: float = 2.0**24, factor: float = 2, interval: int = 2000) -> DynamicLossScale:
-        """mindspore.amp.DynamicLossScaler, which has no defaults; these are those of DynamicLossScaleManager."""
+        """The loss scale of mindspore.amp.DynamicLossScaler, with the defaults of its DynamicLossScaleManager."""
         return cls.preset("mindspore", init=init, growth=factor, interval=interval)
 
     def start(self) -> LossScaleState:
@@ -224,7 +225,7 @@ class DynamicLossScale:
         return self.patience is not None and state.overflows > self.patience
 
     def __str__(self) -> str:
-        """The form that `parse_loss_scale` reads."""
+        """The loss scale as the text that `parse_loss_scale` reads."""
         words = [f"{f.name}={spelled_number(getattr(self, f.name))}" for f in fields(self)]
         return "dynamic:" + ",".join(words)
 

@@ -138,8 +138,8 @@ class Adam(Elementwise):
         return ("exp_avg", "exp_avg_sq")
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
-        """Adam's scalars: lr sqrt(c2) / c1 and eps sqrt(c2), with c1 = 1 - beta1^count and c2 = 1 - beta2^count; and
-        1 - lr weight_decay, which AdamW multiplies a parameter by."""
+        """Adam's scalars: lr sqrt(c2) / c1 and eps sqrt(c2), with c1 = 1 - beta1^count and c2 = 1 - beta2^count; and 1
+        - lr weight_decay, which AdamW multiplies a parameter by."""
         rate, number = (Term(b, value, value).cast(ir.DataType.DOUBLE) for value in (lr, count))
         # 1 - beta^count in float64: near 1 a float32 power has lost the digits that matter
         first, second = (1 - rate.number(beta).op("Pow", number) for beta in (self.beta1, self.beta2))
@@ -189,8 +189,8 @@ def spelled_optimizer(optimizer: Optimizer) -> str:
     kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
     names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
     rows = [(name, getattr(optimizer, name)) for name in names]
-    message = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
-    return f"{kind}:{message}" if message else kind
+    options = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
+    return f"{kind}:{options}" if options else kind
 
 
 def as_optimizer(given: object) -> Optimizer:
@@ -233,8 +233,9 @@ class ParameterGroup:
     shared: bool = False
 
     def __str__(self) -> str:
-        form = spelled_optimizer(self.optimizer) if self.optimizer is not None else SHARED if self.shared else FROZEN
-        return f"{self.pattern}={form}"
+        if self.optimizer is not None:
+            return f"{self.pattern}={spelled_optimizer(self.optimizer)}"
+        return f"{self.pattern}={SHARED if self.shared else FROZEN}"
 
 
 @dataclass(frozen=True)

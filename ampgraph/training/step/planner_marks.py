@@ -55,8 +55,8 @@ class _PartBetweenNorms:
     @property
     def pays(self) -> bool:
         """Of a training graph between norms: whether float32 pays: its Casts cost more than float32's slower products
-        and its two more bytes for each number that is read or written, forward and backward. An input that goes on
-        into a low norm is cast in any case."""
+        and its two more bytes for each number that is read or written, forward and backward. An input that goes on into
+        a low norm is cast in any case."""
         casts = self.held_casts + (0 if self.low else self.input_casts)
         numbers = sum(_element_count(value) for node in self.nodes for value in _float_values(node))
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH

@@ -71,7 +71,7 @@ class StateBuilder:
         return value
 
     def flatten(self, value: ir.Value) -> None:
-        """Makes a tensor of the training state a vector; which its readers so far read through a Reshape."""
+        """Makes a tensor of the training state a vector, which its readers so far read through a Reshape."""
         dims = value.shape.numpy() if value.shape is not None else ()
         if len(dims) == 1:
             return

@@ -215,8 +215,8 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
     made = {value.name for value in graph.outputs}
     written = Counter(entry.output for entry in layout.states if entry.output)
     parts = [output for _, output in layout.parts]
-    message = Counter(name for name in (layout.loss, layout.finite, layout.norm, *parts) if name)
-    for name, count in (written + message).items():
+    results = Counter(name for name in (layout.loss, layout.finite, layout.norm, *parts) if name)
+    for name, count in (written + results).items():
         if name not in made or count != 1:
             return f"its output '{name}' is missing, or is two things at once"
     if not layout.loss:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number
+from ...formats.onnx.nodes import operand
 from ..forward.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder, Term
 from ..gradients.rules.norms import BATCH
@@ -203,9 +204,9 @@ def _clip(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tup
 
 
 def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, count: Value) -> Value:
-    """In an update's graph: the learning rate of group ``number``: the row of its table at the number of updates so
-    far (``count``), or the last row beyond it. Adds the table, of one row at first, and the number of its last row to
-    the state."""
+    """In an update's graph: the learning rate of group ``number``: the row of its table at the number of updates so far
+    (``count``), or the last row beyond it. Adds the table, of one row at first, and the number of its last row to the
+    state."""
     assert group.optimizer is not None
     b, more = states.builder, f"/{number}" if number else ""
     table = states.add(f"step/learning_rates{more}", np.array([group.optimizer.lr], np.float32), SCHEDULE)
@@ -301,11 +302,13 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
     arrive: a norm that the loss is not differentiated through is left out (it may share its scale with another)."""
     found: set[Value] = set()
     for node in graph:
-        if BATCH in node.meta and node.inputs[1] in trained:
-            mean, variance = node.inputs[3], node.inputs[4]
-            squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
-            if variance is not None and mean is not None and squares is not None and _shows_in_gradients(variance):
-                found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
+        if BATCH not in node.meta or node.inputs[1] not in trained:
+            continue
+        mean, variance = operand(node, 3), operand(node, 4)
+        maker = variance.producer()
+        squares = None if maker is None else maker.inputs[0]
+        if squares is not None and _shows_in_gradients(variance):
+            found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
     return found
 
 

@@ -152,5 +152,5 @@ def _pays(found: Sequence[NextState]) -> bool:
 
 
 def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """In an update's graph: the pieces of a vector by a Split, also for one piece, for the names."""
+    """In an update's graph: a vector split by a node, also into one piece, so that names stay."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

@@ -95,8 +95,8 @@ class Direction:
         return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
-        """Gradient of a recurrence: its part of the node's input ``index``, without the axis of
-        directions; None where the input is left out."""
+        """Gradient of a recurrence: its part of the node's input ``index``, without the axis of directions; None where
+        the input is left out."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else self.own(value, 0)
 
@@ -107,8 +107,8 @@ class Direction:
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
 
     def initial_state(self, index: int) -> Value:
-        """Gradient of a recurrence: its initial state [B, H], the node's input ``index`` (5 the
-        state, 6 an LSTM's cell); zeros where it is left out."""
+        """Gradient of a recurrence: its initial state [B, H], the node's input ``index`` (5 the state, 6 an LSTM's
+        cell); zeros where it is left out."""
         return _state_or_zeros(self, self.part(index))
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
@@ -124,24 +124,24 @@ class Direction:
         return found
 
     def output_gradient(self, index: int) -> Value:
-        """Gradient of a recurrence: that of the node's output ``index``: of Y (0) [T, B, H], of
-        a last state (1, or 2: the cell) [B, H]; zeros where nothing flows back."""
+        """Gradient of a recurrence: that of the node's output ``index``: of Y (0) [T, B, H], of a last state (1, or 2:
+        the cell) [B, H]; zeros where nothing flows back."""
         g = self.gradients[index] if index < len(self.gradients) else None
         if index:
             return _state_or_zeros(self, None if g is None else self.own(g, 0))
         return self.rows(self.b.zeros(self.states_after().value) if g is None else self.own(g, 1)).value
 
     def states_after(self) -> Term:
-        """Gradient of a recurrence: the state that each step makes, its part of Y, [T, B, H]; Y
-        becomes an output of the node where that left it out."""
+        """Gradient of a recurrence: the state that each step makes, its part of Y, [T, B, H]; Y becomes an output of
+        the node where that left it out."""
         dims = list(self.x.shape or ())
         directions = 2 if attribute(self.node, "direction", "forward") == "bidirectional" else 1
         whole = self.b.output(self.node, 0, self.kind, ir.Shape([dims[0], directions, dims[1], self.hidden]))
         return self.rows(self.own(whole, 1))
 
     def states_before(self) -> Term:
-        """Gradient of a recurrence: the state that each step starts from, [T, B, H]: the
-        initial state, then Y without its last step, in the order of this direction."""
+        """Gradient of a recurrence: the state that each step starts from, [T, B, H]: the initial state, then Y without
+        its last step, in the order of this direction."""
         b, start = self.b, self.b.op("Unsqueeze", self.initial_state(5), self.b.ints(0))
         span = (b.ints(1), b.ints(2**62)) if self.backwards else (b.ints(0), b.ints(-1))
         others = b.op("Slice", self.states_after(), *span, b.ints(0))
@@ -149,13 +149,11 @@ class Direction:
         return self.rows(b.op("Concat", *pair, axis=0))
 
     def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
-        """Gradient of a recurrence: a value of several gates split into ``parts`` along an
-        axis, H elements for each gate."""
+        """Gradient of a recurrence: a value of several gates split into ``parts`` along an axis, H elements each."""
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
-        """Gradient of a recurrence: values of single gates [T, B, H] concatenated, as one value
-        of all steps [T, B, gates H]."""
+        """Gradient of a recurrence: values of single gates [T, B, H] concatenated, to [T, B, gates H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
@@ -174,9 +172,9 @@ class Direction:
         return None if both is None else self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
 
     def weight_gradient(self, of_gates: Value | Term, inputs: Value | Term, gates: int = 0) -> Value:
-        """Gradient of a recurrence: that of W or R, [1, k H, size of an input], from the
-        gradients of the gates [T, B, k H] and the ``inputs`` that the weight was multiplied by, [T, B, size]. ``gates``
-        is k where only some gates are meant; 0: all."""
+        """Gradient of a recurrence: that of W or R, [1, k H, size of an input], from the gradients of the gates [T, B,
+        k H] and the ``inputs`` that the weight was multiplied by, [T, B, size]. ``gates`` is k where only some gates
+        are meant; 0: all."""
         b, size = self.b, self.b.ints(-1, (gates or self.gates) * self.hidden)
         inputs = inputs.value if isinstance(inputs, Term) else inputs
         flat = b.op("Transpose", b.op("Reshape", of_gates, size), perm=[1, 0])
@@ -185,21 +183,21 @@ class Direction:
         return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, columns)), b.ints(0))
 
     def bias_gradient(self, *parts: Value) -> Value:
-        """Gradient of a recurrence: that of both biases, [1, 2 k H], from the gradients of the
-        gates [T, B, k H] as they depend on X and on the state, summed over steps and batch."""
+        """Gradient of a recurrence: that of both biases, [1, 2 k H], from the gradients of the gates [T, B, k H] as
+        they depend on X and on the state, summed over steps and batch."""
         with self.b.float32(KEEP):
             sums = [self.b.sum(value, (0, 1), keep=False) for value in parts]
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
 
     def scan(self, step: Step, last: Sequence[Value], rows: Sequence[Value | Term]) -> tuple[list[Value], list[Value]]:
-        """Gradient of a recurrence: `scan` against this direction, as gradients flow; ``last``:
-        the gradients of the last states, which it starts from."""
+        """Gradient of a recurrence: `scan` against this direction, as gradients flow; ``last``: the gradients of the
+        last states, which it starts from."""
         given = [row.value if isinstance(row, Term) else row for row in rows]
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
     def activations(self, *usual: str, others: bool = False) -> list[str]:
-        """Gradient of a recurrence: its activations, in lower case. Raises Unsupported for
-        others than the ``usual`` ones, unless ``others`` are taken."""
+        """Gradient of a recurrence: its activations, in lower case. Raises Unsupported for others than the ``usual``
+        ones, unless ``others`` are taken."""
         found = attribute(self.node, "activations") or list(usual) * 2
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
         own = [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
@@ -302,8 +300,8 @@ def _rnn(side: Direction) -> SideGradients:
 
 def _lstm(side: Direction) -> SideGradients:
     """The gradients of one direction of an LSTM; gates in ONNX's order: i, o, f, c (called g here). With h' = o
-    tanh(c') and c' = f c + i g, and dh, dc the gradients of h', c' from the step behind: dc' = dc + dh o
-    (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the derivative of its gate."""
+    tanh(c') and c' = f c + i g, and dh, dc the gradients of h', c' from the step behind: dc' = dc + dh o (1 -
+    tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the derivative of its gate."""
     side.activations("Sigmoid", "Tanh", "Tanh")
     b, weight, inputs = side.b, side.weight(2), side.states_before()
     with b.float32(KEEP):
@@ -345,9 +343,9 @@ def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
 
 
 def _gru(side: Direction) -> SideGradients:
-    """The gradients of one direction of a GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n =
-    tanh(x + r q), q = R h + its bias (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of
-    h': dz = d (h - n) z (1 - z), dn = d (1 - z) (1 - n^2)."""
+    """The gradients of one direction of a GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r
+    q), q = R h + its bias (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h
+    - n) z (1 - z), dn = d (1 - z) (1 - n^2)."""
     return (_gru_reset_after if attribute(side.node, "linear_before_reset", 0) else _gru_reset_before)(side)
 
 

@@ -55,6 +55,7 @@ def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of ReduceMean: g divided by the count, for every element (a low type may not hold 1 / count)."""
     x = operand(node)
     count = _reduced_count(b, node)
+    # float16 and bfloat16 hold it: it is within range, and has at most 8 significant bits
     exact = count is not None and count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
     with b.float32("" if exact else "a count has more digits than a low type"):
         if count is None:

@@ -252,8 +252,8 @@ def _transposed_windows(b: Builder, node: ir.Node, w: Windows, x: Value, g: Valu
 
 def _weight_gradient(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: int) -> Value:
     """The gradient of a Conv's weight: for each element of the kernel what it meets in ``x``, times ``g``, summed over
-    batch and places. A depthwise one is a sum of products by element, any other a matrix product for each group.
-    Raises ValueError where the weight's shape is not known."""
+    batch and places. A depthwise one is a sum of products by element, any other a matrix product for each group. Raises
+    ValueError where the weight's shape is not known."""
     channels, filters = b.dim(weight, 1), b.dim(weight, 0)
     if filters is None or channels is None:
         raise ValueError(f"the shape of the weight '{weight.name}' is not known")
@@ -280,8 +280,8 @@ def _joined_parts(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Va
 
 
 def _grouped_product(b: Builder, places: Value, rows: Value, group: int) -> Value:
-    """Gradient of a Conv's weight: for each group the product of [group, m, k] and [group, n, k] transposed, as
-    [group, m, n]. One group is a Gemm, which transposes by itself."""
+    """Gradient of a Conv's weight: for each group the product of [group, m, k] and [group, n, k] transposed, as [group,
+    m, n]. One group is a Gemm, which transposes by itself."""
     if group > 1:
         return b.op("MatMul", places, b.op("Transpose", rows, perm=[0, 2, 1]))
     first = b.ints(0)
@@ -394,7 +394,7 @@ def _interleave(b: Builder, parts: list[Value], w: Windows, x: Value) -> Value:
 
 @gradient("AveragePool")
 def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of AveragePool: ``g``, over the number of elements in each window, spread over the windows by a
+    """The gradient of AveragePool: ``g`` divided by the number of elements in each window, and spread over these by a
     transposed convolution with ones, each channel of each image by itself."""
     x = operand(node)
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
@@ -429,7 +429,7 @@ def _ones_kernel(b: Builder, like: Value, w: Windows, share: float) -> Value:
 
 @gradient("GlobalAveragePool")
 def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of GlobalAveragePool: ``g`` over the number of elements that were averaged, for each of them."""
+    """The gradient of GlobalAveragePool: ``g`` divided by the number of elements, for each of them."""
     x = operand(node)
     return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
 
