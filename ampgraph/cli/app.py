@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
 from . import conversion, models, train
-from .command import name_of
+from .command import command_name
 
 MANY = 15  # options: fewer are read as one list
 GROUPS = {
@@ -27,14 +27,14 @@ GROUPS = {
         "as_json", "quiet", "verbose",
     ),
 }  # fmt: skip
-"""By title, options by the names of their keywords; any other one is among the first."""
+"""Title in a command's help -> the names of its options' keywords; options without one stand in front."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help has titles where its options are many."""
+    """A command whose help has titles if it has `MANY` options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes options under titles where there are many; a title for one option alone is none."""
+        """Writes a command's options for its help, in titled groups if they are many; a lone one stands in front."""
         shown = [(param, param.get_help_record(ctx)) for param in self.get_params(ctx)]
         options = [(param, record) for param, record in shown if record and param.param_type_name == "option"]
         if len(options) < MANY:
@@ -67,7 +67,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    """Prints the version of ampgraph and exits."""
+    """Prints the version of ampgraph and exits, if ``wanted``: the callback of the program's --version."""
     if wanted:
         print(f"ampgraph {__version__}")
         raise typer.Exit()
@@ -107,4 +107,4 @@ COMMANDS = (
 )  # fmt: skip
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
 for command in COMMANDS:
-    app.command(name_of(command), cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)
+    app.command(command_name(command), cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)

@@ -18,7 +18,7 @@ from ..core.recipe import DEFAULTS, OPTIONS, Option
 from ..core.recipe_values import dims
 from ..core.shown import Shown, json_value
 from ..core.spellings import DTYPES, KEEP_IO, LEVELS
-from .terminal import Volume, guarded, ignore_interrupts, progress, set_volume, show, show_json
+from .terminal import Volume, guard_command, ignore_interrupts, progress, set_volume, show, show_json
 
 # -- what a shell completes behind an option: words of the lists and levels, and nodes of the model that was named ----
 
@@ -33,25 +33,26 @@ WORDS = {
     "check": ("auto", "off", "require"),
     "device": ("auto", "cpu", "cuda", "tensorrt", "cann", "ascend"),
 }
-SHOWN = 2000  # names: a shell shows no more
+SHOWN = 2000  # words that a shell is given at most
 
 
-def starting(words: Iterable[str], start: str) -> list[str]:
+def words_starting(words: Iterable[str], start: str) -> list[str]:
     """Completion in a shell: the words that begin with ``start``, in order, without repetitions."""
     found = dict.fromkeys(word for word in words if word.startswith(start))
     return list(found)[:SHOWN]
 
 
-def completes(option: str) -> Complete | None:
-    """What completes an option or a field on the command line, by its name; None where only files do."""
+def completion_for(option: str) -> Complete | None:
+    """The function by which a shell completes an option or a field of that name; None where it completes files."""
     if option in ("fp32", "low", "node"):
-        return patterns
-    known = option in WORDS or option in ("policy", "target")
-    return (lambda ctx, incomplete: starting(_words(option), incomplete)) if known else None
+        return complete_pattern
+    if option in WORDS or option in ("policy", "target"):
+        return lambda ctx, incomplete: words_starting(_words_of_option(option), incomplete)
+    return None
 
 
-def _words(option: str) -> Iterable[str]:
-    """Completion in a shell: the words that an option may be: those of the lists are read when asked for."""
+def _words_of_option(option: str) -> Iterable[str]:
+    """Completion in a shell: the words that an option may be, a key of `WORDS`, ``policy`` or ``target``."""
     if option == "policy":
         from ..planner.policies.registry import names
 
@@ -63,14 +64,14 @@ def _words(option: str) -> Iterable[str]:
     return WORDS[option]
 
 
-def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_pattern(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completion in a shell, of a pattern: names of the model's nodes, and ``op:Kind`` for its operators."""
-    names, kinds = _nodes(ctx)
-    return starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
+    names, kinds = _nodes_of_model(ctx)
+    return words_starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
 
 
-def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
-    """Names and kinds of the nodes of the model on the command line, for completion; empty where it cannot be read."""
+def _nodes_of_model(ctx: typer.Context) -> tuple[list[str], list[str]]:
+    """For completion: (names, kinds) of the nodes of the model on the command line; empty where it cannot be read."""
     from ..core.errors import AmpError
     from ..formats.adapters import load
 
@@ -89,62 +90,67 @@ def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Keyword:
-    """How a keyword of a command is given: ``shown`` makes typer's option or argument of it for its name."""
+    """How a keyword of a command is given: ``declare`` makes typer's option or argument for the keyword's name."""
 
-    shown: Callable[[str], object]
+    declare: Callable[[str], object]
     annotation: object
 
     def parameter(self, name: str) -> inspect.Parameter:
         """The keyword as typer reads it from a command's signature."""
         kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(name, kind, default=self.shown(name), annotation=self.annotation)
+        return inspect.Parameter(name, kind, default=self.declare(name), annotation=self.annotation)
 
 
 def option(
     metavar: str, help: str, default: Any = None, *, flag: tuple[str, ...] = (), kind: type = str,
     repeats: bool = False, hidden: bool = False,
 ) -> Keyword:  # fmt: skip
-    """A command's option with a word behind it, of the kind of its default; ``...`` for one that must be given."""
+    """A command's option with a word behind it, which becomes the type of its default, or ``kind`` without one.
+
+    ``default``: ``...`` for one that must be given. ``flag``: its spellings, by default from its name. ``repeats``: it
+    may be given several times, and is a list."""
     kind = kind if default is None or default is ... else type(default)
     annotation: Any = GenericAlias(list, (kind,)) if repeats else kind
 
-    def shown(name: str) -> object:
-        names, completion = flag or (f"--{name.replace('_', '-')}",), completes(name)
+    def declare(name: str) -> object:
+        names, completion = flag or (f"--{name.replace('_', '-')}",), completion_for(name)
         return typer.Option(
             default, *names, metavar=metavar or None, help=help, hidden=hidden, autocompletion=completion
         )
 
-    return Keyword(shown, annotation | None if default is None else annotation)
+    return Keyword(declare, annotation | None if default is None else annotation)
 
 
 def switch(help: str, *flags: str, default: bool = False) -> Keyword:
-    """An option of a command that takes no value: it is on or off."""
+    """An option of a command that is on or off. ``flags``: its spellings, by default from its name."""
     return option("", help, default, flag=flags)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
     """An argument of a command, by its place; ``...`` for one that must be given."""
     return Keyword(
-        lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completes(name)),
+        lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completion_for(name)),
         kind | None if default is None else kind,
     )
 
 
 def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
-    """The options of a recipe's fields, of all or of some; the command gets as ``fields`` what the user wrote, and
-    nothing for options that were left away."""
+    """A command's options for a recipe's fields (name -> option): for those of ``names``, or all but ``but``; for
+    ``io`` also ``--keep-io-types``."""
     chosen = [name for name in OPTIONS if (not names or name in names) and name not in but]
-    shown = ((name, OPTIONS[name]) for name in chosen)
-    declared = {n: option(o.metavar, o.help, flag=(_flags(n, o),), kind=o.kind, repeats=o.repeats) for n, o in shown}
+    declared: dict[str, Keyword] = {}
+    for name in chosen:
+        how = OPTIONS[name]
+        declared[name] = option(how.metavar, how.help, flag=(_flags(name, how),), kind=how.kind, repeats=how.repeats)
     if "io" in chosen:
         words = "--keep-io-types/--no-keep-io-types"
         declared[KEEP_IO] = option("", "The same as --io keep, and --io low.", flag=(words,), kind=bool)
     return declared
 
 
-def _flags(name: str, of: Option) -> str:
-    """The texts of a command's switch; one whose default follows from the model has a --no- form too."""
-    return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
+def _flags(name: str, how: Option) -> str:
+    """The flag of a recipe's field ``name``; of a switch without a default of its own, with its --no- form."""
+    return f"{how.flag}/--no-{how.flag[2:]}" if how.kind is bool and DEFAULTS[name] is None else how.flag
 
 
 MODEL = argument("MODEL", "The .onnx or .mindir file.")
@@ -180,8 +186,8 @@ class CommandOutput:
     notes: tuple[str, ...] = ()
     code: int = 1
 
-    def tell(self, as_json: bool) -> None:
-        """Prints the output of a command as JSON or text, and exits with the code of a failure."""
+    def emit(self, as_json: bool) -> None:
+        """Prints the output of a command as JSON or text, and exits with ``code`` where it is not ``ok``."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout
@@ -191,18 +197,18 @@ class CommandOutput:
             sys.exit(self.code)
 
 
-def printed(found: Shown, ok: bool = True) -> CommandOutput:
-    """The output of a command whose report shows itself, and its exit status."""
+def output_of_report(found: Shown, ok: bool = True) -> CommandOutput:
+    """The output of a command that prints a report; ``ok``: whether the exit code is 0."""
     return CommandOutput(found, found.lines, ok)
 
 
 Body = Callable[..., CommandOutput | None]
 ABOUT: dict[str, str] = {}
-"""By command, what it does."""
+"""Name of a command -> what it does, in a line."""
 
 
-def name_of(command: Callable[..., object]) -> str:
-    """What a command's function is called on the command line."""
+def command_name(command: Callable[..., object]) -> str:
+    """The name of a command on the command line, from that of its function."""
     return command.__name__.replace("_", "-")
 
 
@@ -211,12 +217,11 @@ def command(
     /,
     **declared: Keyword | Mapping[str, Keyword],
 ) -> Callable[[Body], Callable[..., None]]:
-    """A command of these options in their order, and ``--json``, ``--quiet`` and ``--verbose``; it runs inside of
-    ``around``.
+    """A decorator that makes a command with the options ``declared``, in their order, and ``--quiet``, ``--verbose``
+    and, unless there is ``--format`` (``form``), ``--json``. It runs inside of ``around``.
 
-    Its function is given the progress display, and by keyword the options; those of a mapping together under its name,
-    but for those that were left away; sizes of dimensions as ``dims``.
-    """
+    The function is given the progress display, and the options by keyword: those of a mapping as one dict of what was
+    given, ``dim`` as the dict ``dims``. It returns what is printed, or None."""
     grouped = {name: how for name, how in declared.items() if not isinstance(how, Keyword)}
     flat: dict[str, Keyword] = {}
     for name, how in declared.items():
@@ -238,11 +243,11 @@ def command(
                 found = body(bar, **values)
                 ignore_interrupts()
             if found is not None:
-                found.tell(as_json or values.get("form") == "json")
+                found.emit(as_json or values.get("form") == "json")
 
         run.__name__, run.__doc__ = body.__name__, body.__doc__
-        ABOUT[name_of(body)] = (body.__doc__ or "").partition("\n")[0]
-        run = guarded(run)
+        ABOUT[command_name(body)] = (body.__doc__ or "").partition("\n")[0]
+        run = guard_command(run)
         run.__signature__ = inspect.Signature([how.parameter(name) for name, how in flat.items()])  # type: ignore[attr-defined]
         return run
 

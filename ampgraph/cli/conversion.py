@@ -21,24 +21,25 @@ from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import json_value
 from ..core.verdict import CheckVerdict
 from .command import HTML, MODEL, CommandOutput, argument, command, option, recipe_fields, switch
-from .terminal import Display, ignore_interrupts, signals_wait, verbose
+from .terminal import Display, hold_signals, ignore_interrupts, verbose
 
 PIPE = "-"
 MODEL_FILE, DATA_FILE = "digits_transformer.onnx", "digits_heldout.npz"  # of the demo
-OF_PARTS = ("fp32", "low", "io", "dims")
-"""Options whose words are names in a model."""
+NAME_PARTS = ("fp32", "low", "io", "dims")
+"""Options of `convert` whose words name parts of a model."""
 
 
 @dataclass(frozen=True)
-class Piped:
-    """The files that stand for what was given. ``result`` None: nothing goes to stdout."""
+class PipeFiles:
+    """The files that `convert` reads and writes where ``-`` was given: ``output``: None for the default name;
+    ``result``: the file to send to stdout, or None."""
 
     model: str
     output: Path | None
     result: Path | None = None
 
     def deliver(self) -> None:
-        """Sends the result to stdout, if there is one and it goes there. Raises AmpError AMP105 for several files."""
+        """Sends the ``result`` of `convert` to stdout, if it was written. Raises AmpError AMP105 for several files."""
         if self.result is None or not self.result.is_file():
             return
         if len(list(self.result.parent.iterdir())) > 1:
@@ -49,14 +50,14 @@ class Piped:
 
 
 @contextlib.contextmanager
-def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
-    """Files for a model and a result of which either may be ``-``; a model from stdin, which is ONNX, goes to stdout.
+def pipe_files(model: str, output: str | None, dry_run: bool) -> Iterator[PipeFiles]:
+    """The files for `convert` of a model and a result either of which may be ``-``: a model from stdin must be ONNX,
+    and its result goes to stdout unless ``output`` is given.
 
-    An error about a file of a folder that is gone afterwards is one about ``-``. Raises AmpError AMP105 where stdout is
-    a terminal.
-    """
+    ``-`` stands for a file in a temporary folder; errors name ``-`` instead of it. Raises AmpError AMP105 where a
+    result would be printed on a terminal."""
     if PIPE not in (model, output):
-        yield Piped(model, None if output is None else Path(output))
+        yield PipeFiles(model, None if output is None else Path(output))
         return
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         try:
@@ -65,14 +66,14 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
                 source, place = str(Path(folder, "stdin.onnx")), output or PIPE
                 Path(source).write_bytes(sys.stdin.buffer.read())
             if place != PIPE:
-                yield Piped(source, None if place is None else Path(place))
+                yield PipeFiles(source, None if place is None else Path(place))
                 return
             if sys.stdout.isatty() and not dry_run:
                 message = "a model cannot be printed on a terminal"
                 raise AmpError("AMP105", message, where=PIPE, hint="name a file with -o")
             result = Path(folder, "made", f"stdout{Path(source).suffix}")
             result.parent.mkdir()
-            yield Piped(source, result, result)
+            yield PipeFiles(source, result, result)
         except AmpError as error:
             if error.where.startswith(folder):
                 error.where = PIPE
@@ -135,7 +136,7 @@ def convert(
         from .folder import convert_folder
 
         return convert_folder(
-            bar, one_model, options, model=model, output=output, jobs=max(jobs or 1, 1), web=transformers_js
+            bar, convert_in_child, options, model=model, output=output, jobs=max(jobs or 1, 1), web=transformers_js
         )
     if jobs is not None or transformers_js:
         message = f"{'--jobs' if jobs is not None else '--transformers-js'} is for a folder, and {model} is none"
@@ -143,9 +144,10 @@ def convert(
     return _convert_one(bar, model=model, output=output, **options)
 
 
-def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
-    """Runs in the process of a folder's model: converts it, and answers the report or the error. A word of an option
-    that means nothing in this model is left out and reported: it has to mean something in one of them."""
+def convert_in_child(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
+    """Command `convert FOLDER`, in the process of one model: converts it, and answers ``report``, ``ok``, what is
+    ``said`` in a line and ``unmatched`` words, or ``error`` and ``hint``. Words of options (of `_convert_one`, which
+    are changed) that match nothing in this model are left out: they need only match in one of them."""
     unmatched: list[str] = []
     while True:
         try:
@@ -154,11 +156,11 @@ def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
         except AmpError as error:
             fields = options["fields"]
             word = error.word if isinstance(error, Unmatched) else ""
-            found = [name for name in OF_PARTS if word in fields.get(name, ())]
-            if not found:
+            places = [name for name in NAME_PARTS if word in fields.get(name, ())]
+            if not places:
                 answer({"error": str(AmpError(error.code, error.message, where=error.where)), "hint": error.hint})
                 return
-            for name in found:
+            for name in places:
                 fields[name] = [given for given in fields[name] if given != word]
             unmatched.append(word)
     report: Any = json_value(output.data)
@@ -173,8 +175,8 @@ def _convert_one(
     bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
     plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
 ) -> CommandOutput:  # fmt: skip
-    """Converts one model for the command, and says what it did."""
-    with signals_wait():
+    """Command `convert` on one model: converts it, and returns its report."""
+    with hold_signals():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
         from ..api.check_model import check_build, only_builds
@@ -193,7 +195,7 @@ def _convert_one(
     if runtime and not rest["optimize"] and not builds:
         message = "--runtime names the environment for --optimize or --target tensorrt, and neither is given"
         raise AmpError("AMP404", message, hint="add one of them; verify --runtime runs models by other targets")
-    with piped(model, output, dry_run) as pipe:
+    with pipe_files(model, output, dry_run) as pipe:
         job = Job(
             pipe.model, recipe, plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", metadata=metadata,
@@ -220,8 +222,8 @@ def _convert_one(
 
 
 def refuse_loss_scale(model: str, scale: str) -> NoReturn:
-    """Raises AmpError AMP205 for a loss scale asked of `convert`, with what to do instead; AMP1xx for a file that
-    cannot be read."""
+    """For `convert --loss-scale`: raises AmpError AMP205 with what to do instead, AMP1xx for an unreadable MindIR
+    file."""
     from ..core.graph import is_mindir
     from ..formats.mindir import io as mindir_io
     from ..formats.mindir.step import LOSS_SCALE_CELL, has_loss_scale, is_step
@@ -245,7 +247,7 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
     ampgraph demo
     ampgraph demo somewhere/else
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.check import convert_and_check
         from ..api.steps import Checking, Job
         from ..api.verify import verify
@@ -290,6 +292,6 @@ def write_demo(folder: str) -> tuple[Path, Path]:
 
 
 def _command_line(*words: object) -> str:
-    """A command line to copy that works here: by ``ampgraph`` where it is on the path, else by ``python -m``."""
+    """Command `demo`: a command line to copy: with ``ampgraph`` where it is on the path, else ``python -m``."""
     start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
     return shlex.join([*start, *map(str, words)])

@@ -37,7 +37,7 @@ from .terminal import Display
 
 MANIFEST = "ampgraph-convert.json"
 ONE_MODEL = ("plan_in", "plan_out", "ranges_out", "data", "html")
-"""Options that are about one model."""
+"""Options of `convert` that are about one model."""
 STATES = ("right", "doubtful", "not checked", "unchanged", "missed", "failed")
 PER_BYTE = 4  # of a model's: what a conversion holds, and its check beside it
 FIXED = 1 << 30  # bytes that a process takes before there is a model in it
@@ -45,13 +45,14 @@ FIXED = 1 << 30  # bytes that a process takes before there is a model in it
 OTHER_WORDS = ("_fp16", "_q4f16", "_int8", "_uint8", "_quantized", "_bnb4")
 """How transformers.js ends the names of files that are not for fp16."""
 
-One = Callable[[Any, Answer], None]
-"""Converts one model in a process of its own: is given the options, and answers `Done.found`."""
+ConvertOne = Callable[[Any, Answer], None]
+"""Converts one model in a process of its own: is given the options of `convert`, and answers `ConvertedFile.found`."""
 
 
 @dataclass
-class Done:
-    """What became of one model; ``found``: its report, or the error that it failed with."""
+class ConvertedFile:
+    """What became of one model of the folder. ``found``: what `convert_in_child` answered; ``inputs`` and ``written``:
+    name of a file in the folder read, or written -> digest; ``skipped``: whether an earlier call did this."""
 
     file: str
     found: JsonObject
@@ -68,8 +69,10 @@ class Done:
         verdict = report["check"]
         if verdict is None:
             return "not checked" if report["changed"] else "unchanged"
-        missed = self.found["ok"] is False
-        return "missed" if missed else {"ok": "right", "missed": "missed"}.get(verdict["outcome"], verdict["outcome"])
+        if self.found["ok"] is False:
+            return "missed"
+        outcome: str = verdict["outcome"]
+        return "right" if outcome == "ok" else outcome
 
     def line(self, width: int) -> str:
         """The line that `convert` prints for a file of a folder, the file's name as wide as ``width``."""
@@ -87,23 +90,30 @@ class Done:
 
 
 def convert_folder(
-    bar: Display, one: One, options: Mapping[str, Any], *, model: str, output: str | None, jobs: int, web: bool
+    bar: Display, one: ConvertOne, options: Mapping[str, Any], *, model: str, output: str | None, jobs: int, web: bool
 ) -> CommandOutput:
-    """Converts a folder, ``jobs`` models at once; ``web``: by the names that transformers.js loads.
+    """Converts the models of a folder, and copies its other files. The manifest is written after each model.
 
-    Raises AmpError AMP105, AMP106 for a place that is none, AMP404 for an option that is about one model."""
+    Args:
+        one: converts one model in a process of its own.
+        options: of `convert` but those below.
+        jobs: how many models are converted at once, as far as memory allows.
+        web: write files by the names that transformers.js loads, and leave out models that it has no names for.
+
+    Raises AmpError AMP101 without an output or a model, AMP105 and AMP106 for an output that can be no folder for it,
+    AMP404 for an option that is about one model, and what `Recipe` raises.
+    """
     source, target = _source_and_target(model, output, options)
     files, linked = _files_and_links(source)
-    names = {
-        name: named_for_web(name) if web else name for name in files if Path(name).suffix.lower() in MODEL_SUFFIXES
-    }
-    names = {name: to for name, to in names.items() if to}
+    models = [name for name in files if Path(name).suffix.lower() in MODEL_SUFFIXES]
+    targets = {name: named_for_web(name) if web else name for name in models}
+    names = {name: to for name, to in targets.items() if to}
     if not names:
         raise AmpError("AMP101", "no .onnx or .mindir file in it", where=model, hint="name the folder of the models")
     digest, dry = _options_digest(options, next(iter(names))), bool(options["dry_run"])
     before = {name: entry for name, entry in _read_manifest(target).items() if name in names}
-    work = _Work(one, options, source, target, names, digest, before, Room())
-    done: list[Done] = []
+    work = _FolderJob(one, options, source, target, names, digest, before, MemoryBudget())
+    done: list[ConvertedFile] = []
     with ThreadPoolExecutor(jobs) as pool:
         try:
             # one at a time: here, where Ctrl-C ends the process that converts
@@ -118,21 +128,22 @@ def convert_folder(
     taken = {name for found in done for name in found.inputs} | {name for found in done for name in found.written}
     others = [name for name in files if name not in names and name not in taken]
     copied, faults = ([], []) if dry else _copy_files(source, target, others)
-    faults += _unmatched(done)
+    faults += _unmatched_words(done)
     return _folder_output(model, target, done, copied, faults, linked)
 
 
-def _unmatched(done: list[Done]) -> list[AmpError]:
-    """Command `convert FOLDER`: the words of options that mean nothing in any of the models that were converted."""
-    found: list[Any] = [one.found["unmatched"] for one in done if one.state != "failed"]
-    words = [word for word in (found[0] if found else ()) if all(word in more for more in found)]
+def _unmatched_words(done: list[ConvertedFile]) -> list[AmpError]:
+    """Command `convert FOLDER`: an AmpError AMP305 for each word of an option that matches in no model."""
+    unmatched: list[Any] = [one.found["unmatched"] for one in done if one.state != "failed"]
+    words = [word for word in (unmatched[0] if unmatched else ()) if all(word in others for others in unmatched)]
     return [AmpError("AMP305", f"'{word}' matches nothing in any of the models") for word in words]
 
 
 def _folder_output(
-    model: str, target: Path, done: list[Done], copied: list[str], faults: list[AmpError], linked: list[str]
+    model: str, target: Path, done: list[ConvertedFile], copied: list[str], faults: list[AmpError], linked: list[str]
 ) -> CommandOutput:
-    """What the command prints and returns at the end: states of all models, copies and faults."""
+    """Command `convert FOLDER`: what it prints and returns at the end: states of all models, files copied, faults, and
+    links to folders. The exit code is 2 where a model or copy failed, 1 where one missed."""
     counts = Counter(found.state for found in done)
     said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
     files = f"{plural(len(copied), 'other file')} copied to {target}"
@@ -147,8 +158,8 @@ def _folder_output(
 
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
-    """Command `convert FOLDER`: a digest of all that decides what becomes of a model, by which the manifest knows that
-    nothing changed. Raises AmpError for options that no model can have."""
+    """Command `convert FOLDER`: a digest of what decides a result besides the model: version, options and list files.
+    ``model``: the name of one, for its format. Raises AmpError for options that no such model can have."""
     recipe = recipe_of(None, options["fields"])
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}
@@ -158,7 +169,7 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
 
 
 def _source_and_target(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Command `convert FOLDER`: the folder of models to read and the one to write."""
+    """Command `convert FOLDER`: (the folder of models to read, the one to write), checked before work begins."""
     given = [name for name in ONE_MODEL if options[name]]
     if given:
         message = f"{flags(given)[0]} is about one model, and {model} is a folder"
@@ -176,7 +187,7 @@ def _source_and_target(model: str, output: str | None, options: Mapping[str, Any
 
 
 def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
-    """Command `convert FOLDER`: the files of a folder, and links to folders, by their names in it."""
+    """Command `convert FOLDER`: (files, links to folders) in it by path, without hidden folders and manifests."""
     files: list[str] = []
     linked: list[str] = []
     for folder, inside, found in os.walk(source):
@@ -191,37 +202,38 @@ def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
 
 
 @dataclass
-class _Work:
-    """What the threads share; each waits for a process."""
+class _FolderJob:
+    """Command `convert FOLDER`: what its threads share, each of which waits for a process. ``names``: model in the
+    folder -> name of its result; ``before``: the entries of the manifest of an earlier call."""
 
-    one: One
+    one: ConvertOne
     options: Mapping[str, Any]
     source: Path
     target: Path
     names: Mapping[str, str]
     digest: str
     before: JsonObject
-    room: Room
+    memory: MemoryBudget
 
-    def convert(self, name: str) -> Done:
-        """Converts a model of the folder, unless the manifest says that this was done."""
+    def convert(self, name: str) -> ConvertedFile:
+        """Converts a model of the folder once there is memory, unless the manifest says that nothing changed since."""
         path, place = self.source / name, self.target / self.names[name]
         files = [path, *_data_files(path)]
         inputs = _digests(files, self.source)
         entry: Any = self.before.get(name)
         as_before = entry and [entry["options"], entry["inputs"]] == [self.digest, inputs]
         if as_before and all(_file_digest(self.target / one) == kept for one, kept in entry["written"].items()):
-            return Done(name, entry["found"], inputs, skipped=True, written=entry["written"])
+            return ConvertedFile(name, entry["found"], inputs, skipped=True, written=entry["written"])
         size = sum(file.stat().st_size for file in files if file.is_file())
-        with self.room.of(PER_BYTE * size + FIXED):
+        with self.memory.reserve(PER_BYTE * size + FIXED):
             found = self._run(path, place)
         written = {}
         if "error" not in found and not self.options["dry_run"] and place.is_file():
             written = _digests([place, *_data_files(place)], self.target)
-        return Done(name, found, inputs, written=written)
+        return ConvertedFile(name, found, inputs, written=written)
 
     def _run(self, path: Path, place: Path) -> JsonObject:
-        """Converts one model in a child, and gives what is said of it; an error is an entry, and the others go on."""
+        """Converts one model of the folder in a child process: its answer, or an ``error``; the others go on."""
         if not self.options["dry_run"]:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -232,16 +244,15 @@ class _Work:
         return ended.answers[-1] if ended.answers else {"error": f"error[AMP502]: {path}: {ended.said}"}
 
 
-class Room:
-    """Command `convert FOLDER`: the free memory that its models share: one that needs more than is left waits, unless
-    nothing else runs."""
+class MemoryBudget:
+    """Command `convert FOLDER`: the free memory, in bytes, that its models share."""
 
     def __init__(self) -> None:
         self.free, self.running, self.changed = free_memory(), 0, threading.Condition()
 
     @contextlib.contextmanager
-    def of(self, size: int) -> Iterator[None]:
-        """Takes so many bytes of the memory that models of the folder share, once they are free."""
+    def reserve(self, size: int) -> Iterator[None]:
+        """Holds ``size`` bytes of the folder's memory inside, once they are free or no other model runs."""
         with self.changed:
             self.changed.wait_for(lambda: not self.running or size <= self.free)
             self.free -= size
@@ -264,13 +275,13 @@ def free_memory() -> int:
 
 
 def named_for_web(name: str) -> str:
-    """Command `convert --transformers-js`: the file that it loads with dtype fp16 or q4f16; empty for others."""
+    """Command `convert --transformers-js`: the name by which transformers.js loads a model's result: X_fp16.onnx for
+    X.onnx, X_q4f16.onnx for X_q4.onnx; "" for a model that is quantized otherwise, or low already."""
     path = Path(name)
-    words = {"_q4": "_q4f16"} | dict.fromkeys(OTHER_WORDS, "")
-    found = next((word for word in words if path.stem.endswith(word)), None)
-    if found is None:
-        return path.with_name(f"{path.stem}_fp16{path.suffix}").as_posix()
-    return words[found] and path.with_name(f"{path.stem.removesuffix(found)}{words[found]}{path.suffix}").as_posix()
+    if path.stem.endswith(OTHER_WORDS):
+        return ""
+    stem = f"{path.stem}f16" if path.stem.endswith("_q4") else f"{path.stem}_fp16"
+    return path.with_name(f"{stem}{path.suffix}").as_posix()
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -282,13 +293,12 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """Command `convert FOLDER`: the digests of those files of the converted folder that exist, by their names in it."""
-    there = (file for file in files if file.is_file())
-    return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
+    """Command `convert FOLDER`: path in the folder ``root`` -> digest, of those files that exist."""
+    return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in files if file.is_file()}
 
 
 def _file_digest(path: Path) -> str:
-    """Command `convert FOLDER`: a digest of a file's bytes; "" where there is none."""
+    """Command `convert FOLDER`: a digest of a file's bytes; "" where it cannot be read."""
     try:
         with open(path, "rb") as file:
             made = hashlib.sha256()
@@ -303,8 +313,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
-    """Command `convert FOLDER`: copies files beside converted models, each whole or not at all: what was copied, and
-    why others could not be."""
+    """Command `convert FOLDER`: copies files beside converted models: (names of copies, an error for each other)."""
     copied, faults = [], []
     for name in names:
         try:
@@ -320,7 +329,7 @@ def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str]
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:
-    """Command `convert FOLDER`: what an earlier call did, by model; nothing where that cannot be read."""
+    """Command `convert FOLDER`: model -> its entry in an earlier call's manifest; none where that cannot be read."""
     try:
         found = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
         return found["models"] if found["format"] == 1 else {}
@@ -328,9 +337,9 @@ def _read_manifest(target: Path) -> dict[str, Any]:
         return {}
 
 
-def _write_manifest(target: Path, digest: str, done: list[Done], before: Mapping[str, Any]) -> None:
-    """Command `convert FOLDER`: writes what is done by now, and what an earlier call did of the rest; what failed is
-    left out, to be tried again."""
+def _write_manifest(target: Path, digest: str, done: list[ConvertedFile], before: Mapping[str, Any]) -> None:
+    """Command `convert FOLDER`: writes the manifest: entries of models that are done by now, and of the rest those of
+    an earlier call (``before``); what wrote no file is left out, to be tried again. ``digest``: of the options."""
     entries = dict(before)
     for one in done:
         entries.pop(one.file, None)

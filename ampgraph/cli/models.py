@@ -26,11 +26,11 @@ from .command import (
     argument,
     command,
     option,
-    printed,
+    output_of_report,
     recipe_fields,
     switch,
 )
-from .terminal import Display, quiet, signals_wait
+from .terminal import Display, hold_signals, quiet
 
 FORMATS = ("text", "json", "junit", "sarif")
 
@@ -54,7 +54,7 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     ampgraph inspect model.O2.onnx --against model.onnx --runtime gpu-environment/bin/python
     ampgraph inspect model.O2.onnx --against model.onnx --target tensorrt --runtime build/tensorrt/bin/python
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.inspect import inspect as look
         from ..formats.checks import faults_reported
         from ..report.inspect import overlay
@@ -63,7 +63,7 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
         bar.stage("reading")
         with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
             pass
-        return printed(look(model, recipe=recipe_of(None, fields), progress=bar.stage, **options))
+        return output_of_report(look(model, recipe=recipe_of(None, fields), progress=bar.stage, **options))
 
 
 @command(
@@ -93,7 +93,7 @@ def check(bar: Display, *, models: list[str], form: str, sm: list[str] | None, *
     beside --against: a strict run, or with --target openvino one by its real kernels, where OpenVINO is installed or
     --runtime names it. The exit code is 1 where something of that is an error.
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.check_model import check as look
         from ..report.findings import junit, sarif
 
@@ -132,12 +132,12 @@ def diff(bar: Display, *, first: str, second: str, **options: Any) -> CommandOut
 
     The exit code is 1 where they differ.
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.diff import diff as compared
 
     bar.stage("reading")
     found = compared(first, second, progress=bar.part, **options)
-    return printed(found, found.alike)
+    return output_of_report(found, found.alike)
 
 
 @command(
@@ -158,7 +158,7 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Com
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx op:Softmax --level O1
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.plan import explain_all
         from ..report.explain import explanation_lines, float32_lines
 
@@ -189,7 +189,7 @@ def run(bar: Display, *, model: str, data: str | None, output: str | None, **opt
     ampgraph run net.O2.mindir --data inputs.npz --device cpu
     ampgraph run model.O1.onnx --target openvino --runtime openvino-environment/bin/python
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.run import run_with_notes
         from ..report.outputs import describe_outputs, layer_lines, maps_in
         from ..runtime.data import save_npz
@@ -251,7 +251,7 @@ def verify(
     missed, anything is infinite or NaN that is finite in the reference, or TensorRT refuses what the reference is
     taken for.
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.check_model import check_build, only_builds
         from ..api.verify import verify as compare
 
@@ -291,7 +291,7 @@ def bench(bar: Display, *, models: list[str], runtime: list[str] | None, **optio
     Models take turns, so that what else the machine does meets all of them. Where a runtime has a low precision of its
     own (OpenVINO's bfloat16), the first model is timed with that too.
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.bench import bench as timed
 
     found = timed(models, runtime=runtime or (), progress=bar.part, **options)
@@ -320,7 +320,7 @@ def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **
     Without -o no model is written: the report lists the patterns for `convert`. The exit code is 1 where the tolerance
     cannot be met; nothing is written then.
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.tune import tune as find
 
     if sensitivity is not None:
@@ -335,7 +335,7 @@ def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **
         written = table.to_csv if sensitivity.endswith(".csv") else table.to_json
         with text_file(sensitivity, written, "--sensitivity"):
             pass
-    return printed(found, found.met)
+    return output_of_report(found, found.met)
 
 
 @command(
@@ -378,7 +378,7 @@ def help(bar: Display, *, term: list[str] | None) -> CommandOutput:
     """
     from ..report.glossary import meanings, overview
 
-    return printed(meanings(" ".join(term), ABOUT) if term else overview())
+    return output_of_report(meanings(" ".join(term), ABOUT) if term else overview())
 
 
 @command(

@@ -43,21 +43,21 @@ def quiet() -> bool:
 
 
 def verbose() -> bool:
-    """Whether the user asked for all that can be said (--verbose)."""
+    """Whether a command says all that it can (--verbose)."""
     return _volume.get() is Volume.VERBOSE
 
 
 def set_volume(volume: Volume) -> None:
-    """Sets how much is printed from here on: quiet, normal or verbose."""
+    """Sets how much the command prints from here on."""
     _volume.set(volume)
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, as a kind that only this module catches: typer would end without a word."""
+    """Ctrl-C as an exception that typer does not catch: it would end a command without a word."""
 
 
-def guarded(command: Command) -> Command:
-    """Turns what a command raises into one message and an exit code; a user's mistake never shows a traceback."""
+def guard_command(command: Command) -> Command:
+    """A decorator of commands: turns what one raises into a message, a hint, and exit code 2, or 130 for Ctrl-C."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -72,12 +72,12 @@ def guarded(command: Command) -> Command:
         except (KeyboardInterrupt, Interrupted):
             fail(INTERRUPTED, "interrupted")
         except BrokenPipeError:
-            _point_at_nothing(sys.stdout)
+            _redirect_to_null(sys.stdout)
             sys.exit(PIPE_CLOSED)
         except MemoryError:
             fail(2, "error[AMP502]: not enough memory", "hint: close other programs, or use a machine with more memory")
         except OSError as error:
-            _point_at_nothing(sys.stdout)  # what could not be written would be tried again at exit
+            _redirect_to_null(sys.stdout)  # what could not be written would be tried again at exit
             _unexpected(error, "the disk is full" if error.errno == errno.ENOSPC else "")
         except Exception as error:  # a defect: reported in one line, whatever it is
             _unexpected(error)
@@ -86,9 +86,9 @@ def guarded(command: Command) -> Command:
 
 
 def fail(code: int, *lines: str) -> NoReturn:
-    """Prints a message on stderr and exits."""
+    """Prints lines on stderr and ends the command with an exit code."""
     with contextlib.suppress(OSError):
-        print("\n".join(plain(line) for line in lines), file=sys.stderr, flush=True)
+        print("\n".join(printable(line) for line in lines), file=sys.stderr, flush=True)
     sys.exit(code)
 
 
@@ -101,7 +101,8 @@ def _print_trace() -> None:
 
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
-    """Ends a command with status 2 at an unforeseen exception: a full disk (``known``), or a defect of ours."""
+    """Ends a command with exit code 2 at an unforeseen exception: AMP105 for a ``known`` cause, else AMP900, a
+    defect."""
     _print_trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
@@ -113,8 +114,8 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     )
 
 
-def _point_at_nothing(stream: IO[str]) -> None:
-    """At the end of a command: points a stream that cannot be written at nothing, so that closing it stays quiet."""
+def _redirect_to_null(stream: IO[str]) -> None:
+    """At the end of a command: points a stream that cannot be written at the null device, so that it closes."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -134,13 +135,13 @@ def prepare_streams() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Raises Ctrl-C as an exception, so that half-written files are removed."""
+    """The handler of Ctrl-C while a command runs: raises an exception, so that half-written files are removed."""
     raise Interrupted
 
 
 @contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """For commands: holds signals back while extension modules are imported: some crash of an exception in between."""
+def hold_signals() -> Iterator[None]:
+    """For commands: holds Ctrl-C and SIGTERM back while extension modules are imported, which some do not survive."""
     heard: list[tuple[int, Any]] = []
     handlers = {}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,15 +164,15 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def plain(text: str) -> str:
-    """Text from a model, to be printed, without the characters that steer a terminal or begin a line."""
+def printable(text: str) -> str:
+    """Text from a model, safe to print: characters that steer a terminal or begin a line are escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def show(lines: list[str], to: IO[str] | None = None) -> None:
     """Prints a command's report, by default on stdout."""
     if not quiet():
-        print("\n".join(plain(line) for line in lines), file=to)
+        print("\n".join(printable(line) for line in lines), file=to)
 
 
 def show_json(data: object, to: IO[str] | None = None) -> None:
@@ -182,14 +183,14 @@ def show_json(data: object, to: IO[str] | None = None) -> None:
 
 
 class Display:
-    """What is being done, shown to nobody. ``as_json``: the report has no lines."""
+    """The progress of a command, which this class shows to nobody. ``as_json``: the report is JSON, without lines."""
 
     as_json = False
 
     def line(self, text: str) -> None:
-        """Prints a line of the report while the work goes on."""
+        """Prints a line of the report on stdout while the work goes on, unless the report is JSON or --quiet."""
         if not quiet() and not self.as_json:
-            print(plain(text), flush=True)
+            print(printable(text), flush=True)
 
     def stage(self, text: str) -> None:
         """Shows what the command does next."""
@@ -199,14 +200,14 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """Progress as a bar of rich's, which begins with the first thing that is said."""
+    """Progress as a bar of rich's, which appears with the first stage or part."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
         self.task = bars.add_task("starting", total=None)
 
     def line(self, text: str) -> None:
-        """Prints a line above the progress bar."""
+        """Prints a line of the report, while the progress bar is away."""
         self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
         super().line(text)
         self.bars.start()
@@ -217,7 +218,7 @@ class TerminalDisplay(Display):
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Shows the progress bar at ``done`` of ``total``."""
+        """Shows the progress bar at ``done`` of ``total``; without an end where that is 0."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
@@ -225,43 +226,43 @@ class TerminalDisplay(Display):
             self.stage(text)
 
 
-class SpokenDisplay(Display):
+class LineDisplay(Display):
     """Progress as lines on stderr: each stage once, with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start, self.said = time.monotonic(), ""
 
     def stage(self, text: str) -> None:
-        """Prints the stage with the seconds since the start, once."""
+        """Prints the stage of the work with the seconds since the start, unless it is the one printed last."""
         if text != self.said:
             self.said = text
-            print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
+            print(f"[{time.monotonic() - self.start:7.2f} s] {printable(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Prints the stage of the work alone: its parts are too many for lines."""
+        """Prints the stage of the work, without its parts, which are too many for lines."""
         self.stage(text)
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Display]:
-    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done. Verbose: lines."""
+    """Opens a command's display: lines with --verbose, a bar while stderr is a terminal, else nothing."""
     if verbose():
-        yield SpokenDisplay()
+        yield LineDisplay()
         return
     if quiet() or not sys.stderr.isatty():
         yield Display()
         return
     from rich.console import Console
 
-    shown = bars(Console(stderr=True))
+    bars = progress_bars(Console(stderr=True))
     try:
-        yield TerminalDisplay(shown)
+        yield TerminalDisplay(bars)
     finally:
-        shown.stop()
+        bars.stop()
 
 
-def bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:
-    """A command's progress bar: what is done, how long it took, and how long it still takes where that is known."""
+def progress_bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:
+    """A command's progress bar: what is done, time taken and time left where known. ``get_time``: another clock."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
     from rich.text import Text

@@ -13,22 +13,23 @@ from typing import Any
 from ..core.errors import AmpError
 from ..core.recipe import Given, recipe_of
 from ..core.renamed import is_now
-from .command import CommandOutput, argument, command, option, printed, recipe_fields, switch
-from .terminal import INTERRUPTED, Display, Interrupted, Volume, fail, ignore_interrupts, set_volume, show, signals_wait
+from .command import CommandOutput, argument, command, option, output_of_report, recipe_fields, switch
+from .terminal import INTERRUPTED, Display, Interrupted, Volume, fail, hold_signals, ignore_interrupts, set_volume, show
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @contextlib.contextmanager
-def of_ranks() -> Iterator[None]:
-    """Runs a command as one rank of several that train together: all but the first print only errors of their own."""
+def run_as_rank() -> Iterator[None]:
+    """Runs a command inside as one rank of the processes that torchrun started, where there are several: ranks but the
+    first print errors of their own alone."""
     from ..training.run.ranks import SaidByFirst, rank_and_world
 
     rank, world = rank_and_world()
     if world == 1:
         yield
         return
-    _take_device()
+    _hide_other_devices()
     if rank:
         set_volume(Volume.QUIET)
     try:
@@ -43,16 +44,17 @@ def of_ranks() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _take_device() -> None:
-    """Command `train`: shows this rank's CUDA device alone to the libraries, before they are loaded."""
+def _hide_other_devices() -> None:
+    """Command `train` by several processes: hides all CUDA devices but this rank's own from the libraries, before they
+    are loaded: the one of its local number among those that are visible."""
     local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not local.isdigit() or count == "1":
         return
-    shown = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    visible = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
     if VISIBLE not in os.environ:
         os.environ[VISIBLE] = local
-    elif int(local) < len(shown):
-        os.environ[VISIBLE] = shown[int(local)]
+    elif int(local) < len(visible):
+        os.environ[VISIBLE] = visible[int(local)]
 
 
 OPTIMIZERS = (
@@ -114,7 +116,7 @@ def build_step(
     ampgraph build-step model.onnx --loss mse --optimizer sgd:lr=0.1,momentum=0.9 --clip-norm 1 -o step.onnx
     ampgraph build-step model.onnx --loss loss --optimizer '*.bias=sgd' --optimizer adamw --freeze 'encoder.*' -o s.onnx
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.build_step import DEFAULT, build_training_step
         from ..core.graph import is_mindir
         from ..formats.checks import faults_reported, refuse_overwriting
@@ -137,11 +139,11 @@ def build_step(
         report = describe_step(step, model, output)
         bar.stage("writing")
         step.save(output)
-    return printed(report)
+    return output_of_report(report)
 
 
 @command(
-    of_ranks,
+    run_as_rank,
     step=argument("STEP", "The .onnx file that build-step wrote, or a .mindir file of a whole step."),
     data=option("DATA", SAMPLES, ...),
     validate=option("DATA", "Measured in float32 after each epoch."),
@@ -182,12 +184,12 @@ def train(
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     ampgraph train step.O2.mindir --data train.npz --checkpoint run1
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.train import train as run
         from ..report.training import epoch_line
         from ..training.run.schedules import parse_schedules
 
-    with _reports_where_it_stopped(options["checkpoint"]):
+    with _report_checkpoint_on_interrupt(options["checkpoint"]):
         bar.stage("training")
         if plot is not None:
             show([is_now("--plot")], sys.stderr)
@@ -197,12 +199,12 @@ def train(
             on_epoch=lambda epoch: bar.line(epoch_line(epoch, epochs)), **options,
         )  # fmt: skip
         ignore_interrupts()
-    return printed(found) if found.first else None
+    return output_of_report(found) if found.first else None
 
 
 @contextlib.contextmanager
-def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
-    """Command `train`: Ctrl-C ends it with the place of its last checkpoint."""
+def _report_checkpoint_on_interrupt(folder: str | None) -> Iterator[None]:
+    """Command `train`: at Ctrl-C, ends the command with the place of its last checkpoint in ``folder``."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
@@ -227,7 +229,7 @@ def export_weights(bar: Display, *, step: str, checkpoint: str, output: str, ema
     ampgraph export-weights step.onnx run1 -o trained.onnx
     ampgraph convert trained.onnx --level O2
     """
-    with signals_wait():
+    with hold_signals():
         from ..api.weights import export_weights as export
 
-    return printed(export(step, checkpoint, output, ema=ema, progress=bar.stage))
+    return output_of_report(export(step, checkpoint, output, ema=ema, progress=bar.stage))

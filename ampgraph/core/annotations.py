@@ -15,8 +15,8 @@ _TARGET = re.compile(r"ampgraph(?:\.(\d+))?\.target")
 
 
 def conversion_metadata(plan: Plan, taken: Collection[str]) -> dict[str, str]:
-    """For the metadata of a converted file: key -> text on the plan that made it. Keys begin with ``ampgraph.``, those
-    of a second conversion with ``ampgraph.2.``, and so on.
+    """For the metadata of a converted file: key -> text on its plan; keys begin with ``ampgraph.``, a second time
+    ``ampgraph.2.``.
 
     ``taken``: the keys that the file has already."""
     head, number = "ampgraph", 1
@@ -49,8 +49,7 @@ def target_in(metadata: Mapping[str, str]) -> str:
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """From a file's metadata: name of a node -> its reason, as files before IR version 10 have them in one table: type
-    -> reason -> names. A table of another form has none."""
+    """From a file's metadata: name of a node -> its reason, by the table of files before IR version 10."""
     try:
         table = json.loads(metadata.get(NODES, "{}"))
     except (ValueError, RecursionError):
@@ -63,8 +62,7 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """From a file's metadata: the patterns (--fp32) of what earlier conversions pinned to float32, each once; what is
-    no text in a list is left out."""
+    """From a file's metadata: the patterns (--fp32) that earlier conversions pinned to float32."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

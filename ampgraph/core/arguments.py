@@ -13,16 +13,10 @@ NAMES = {"str": "a text", "PathLike": "a path", "bool": "True", "bool_": "False"
 
 
 def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
-    """Checks an argument: raises AmpError AMP301, with ``hint``, for a value of none of ``kinds``; None is not
-    checked."""
+    """Checks an argument: raises AmpError AMP301, with ``hint``, for a value of none of ``kinds``, unless None."""
     if value is not None and not isinstance(value, kinds):
         wanted = " or ".join(NAMES.get(kind.__name__, f"a {kind.__name__}") for kind in kinds)
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not {wanted}", hint=hint)
-
-
-def check_path(name: str, value: object) -> None:
-    """Checks an argument: raises AmpError AMP301 for anything but a path; None is not checked."""
-    check_kind(name, value, (str, os.PathLike), "give the name of a file")
 
 
 def check_callables(name: str, value: object) -> None:
@@ -42,8 +36,8 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_texts(name: str, value: object) -> None:
-    """Checks an argument: raises AmpError AMP301 for what is neither a text nor an iterable of texts. None is not
-    checked, nor an iterator, which can be read only once."""
+    """Checks an argument: raises AmpError AMP301 for what is no text and no texts; None and iterators are not
+    checked."""
     if value is None or isinstance(value, (str, Iterator)):
         return
     if not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
@@ -55,13 +49,12 @@ Check = Callable[[str, object], None]
 
 
 def _check_of_kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
-    """For a verb's arguments: a check that one is of ``kinds``, which the message names, or of ``also``, which it does
-    not. ``hint``: with {} for the argument's name."""
+    """For a verb's arguments: a check for ``kinds``, which the message names, or ``also``. ``hint``: {} is the name."""
     return lambda name, value: None if isinstance(value, also) else check_kind(name, value, kinds, hint.format(name))
 
 
 CHECKS: dict[str, Check] = {
-    "PathLike": check_path,
+    "PathLike": _check_of_kinds("give the name of a file", str, os.PathLike),
     "PathLike | Feeds": _check_of_kinds("give the name of a file, or arrays by name", str, os.PathLike, Mapping),
     "bool": _check_of_kinds("{}=True", bool, np.bool_, also=(int,)),
     "bool | str": _check_of_kinds("{}=True", bool, np.bool_, also=(int, str)),

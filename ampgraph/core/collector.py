@@ -30,8 +30,7 @@ _debt = _CollectorDebt()
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Switches Python's garbage collector off inside, where millions of small objects are made that all live, so that
-    it would find nothing. Does nothing where it is off already.
+    """Switches Python's garbage collector off inside: it would visit millions of small objects that all live.
 
     What lived before in the same process may be garbage by now, and is collected first where it may be much.
     """

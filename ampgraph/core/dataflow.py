@@ -19,8 +19,7 @@ from .arrays import Array
 FLOAT32 = "float32"
 NONE = -1  # in the place of an id: no value, operator, scope or unit; a value without a unit has a type that is a fact
 HELD = "ampgraph.float32"
-"""The key of a node's mark that says why it must compute in float32, as ampgraph's own gradients must. Marks are kept
-in memory alone, and never written to a file."""
+"""The key of a node's mark on why it must compute in float32, as our own gradients must. Marks are in memory alone."""
 KEPT = "ampgraph.kept"
 """The key of the same mark of a node that may be low at a level whose norms are low."""
 
@@ -56,8 +55,7 @@ class Value:
 
 @dataclass(slots=True)
 class Use:
-    """A read of ``value``: input ``index`` of ``op``, or where ``op`` is NONE output ``index`` of ``scope``. ``unit``
-    decides the type that is read."""
+    """A read of ``value`` with its ``unit``: input ``index`` of ``op``, or for NONE output ``index`` of ``scope``."""
 
     value: int
     op: int
@@ -292,8 +290,7 @@ class Dataflow:
         return found
 
     def with_roles(self, roles: Collection[str]) -> list[Op]:
-        """The operators that have one of some roles, in the order of the model; call it only once the model is read, as
-        the first call indexes all operators."""
+        """The operators of some roles, in the order of the model; not before it is read, as the first call indexes."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
@@ -304,7 +301,7 @@ class Dataflow:
         return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
-        """The operators that read a value, one that reads it twice two times; graph outputs are no operators."""
+        """The operators that read a value, each as often as it reads it; graph outputs are no operators."""
         return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
 
     def writer(self, value: int) -> Op | None:
@@ -313,18 +310,14 @@ class Dataflow:
         return self.ops[producer] if producer != NONE else None
 
     def scalar(self, value: int, *, overridable: bool = False) -> float | None:
-        """The number in a stored tensor of one element; None for any other value, and for NONE. ``overridable``: also
-        the one in an input's default, which a caller may override."""
+        """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default."""
         if value == NONE or not (self.values[value].weight or (overridable and self.values[value].default)):
             return None
         if value not in self._scalars:
-            self._scalars[value] = self._read_scalar(self.values[value])
+            item = self.values[value]
+            array = self.weights.array(item) if self.weights.size(item) == 1 else None
+            self._scalars[value] = None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
         return self._scalars[value]
-
-    def _read_scalar(self, item: Value) -> float | None:
-        """The number in a stored tensor of one element; None for another size, and for text."""
-        array = self.weights.array(item) if self.weights.size(item) == 1 else None
-        return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 
     def number(self, op: Op, name: str) -> float | None:
         """The number in an operator's attribute; None where it is absent or no number."""
@@ -332,8 +325,7 @@ class Dataflow:
         return given if isinstance(given, (int, float)) else None
 
     def integers(self, op: Op, name: str) -> list[int] | None:
-        """The whole numbers in an operator's attribute, as a list for a single one too; None where it has no such
-        thing."""
+        """The whole numbers in an operator's attribute, a single one as a list too; None where it has no such thing."""
         given = self.attribute(op, name)
         if isinstance(given, int):
             return [given]
@@ -347,8 +339,8 @@ class Dataflow:
         return item.shape
 
     def dims(self, value: int, assumed: dict[str, int] | None = None) -> list[int]:
-        """A value's dimensions with the unknown ones guessed: those named in ``assumed`` by it, else the first as
-        batch-like (1) and the others as sequence-like (128); [1, 128, 128] where not even the rank is known."""
+        """A value's dimensions; unknown ones by name from ``assumed``, else guessed: the first 1 (batch-like), others
+        128 (sequence-like); [1, 128, 128] where not even the rank is known."""
         shape = self.shape(value)
         if shape is None:
             return [1, 128, 128]

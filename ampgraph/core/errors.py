@@ -51,8 +51,7 @@ class UnknownKeyword(AmpError, TypeError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """For a hint of an AmpError: ``did you mean 'X'?`` with the one of ``known`` that is closest to ``name``, in any
-    case of letters; "" when nothing is close."""
+    """For a hint of an AmpError: ``did you mean 'X'?`` with the closest one of ``known``, or "" when none is close."""
     import difflib
 
     lower = {k.lower(): k for k in known}
@@ -90,8 +89,8 @@ def _without_function(line: str) -> str:
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """Of an error's text, a C++ trace: the position behind the bracket that closes the one at ``start``; None where
-    none does, or ``start`` is -1."""
+    """Of an error's text: the position behind the bracket that closes the one at ``start``; None for -1, or without
+    one."""
     if start == -1:
         return None
     depth = 0

@@ -64,8 +64,8 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def try_folder(path: Path, option: str = "") -> None:
-    """Before long work whose result goes to ``path``: raises AmpError AMP105 where no file can be made beside it.
-    ``option``: as of `refuse_output`."""
+    """Before long work: raises AmpError AMP105 if no file can be made beside ``path``; ``option``: as
+    `refuse_output`'s."""
     with refusals_reported(path, option), temporaries(path) as temporary:
         temporary("").touch()
 

@@ -73,8 +73,7 @@ class Editor(Protocol):
         ...
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Pins the type of an output that would else follow an input's, by the operator's attribute; leaves other
-        operators."""
+        """Pins the type of an output that would follow an input's, by an attribute; leaves other operators."""
         ...
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
@@ -109,8 +108,8 @@ class Editor(Protocol):
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. Changes nothing, and returns False, if a boundary
-        needs it."""
+        """Removes a one-input operator; readers read its input. Returns False, and does nothing, if a boundary needs
+        it."""
         ...
 
     def remove(self, op: Op) -> bool:
@@ -136,18 +135,14 @@ class NodeEditor(Editor, Protocol):
         metadata_of: Op | None = None,
         shaped: bool = False,
     ) -> list[Value]:
-        """Adds an operator (``Add``, ``com.microsoft::Gelu``) and returns its results, which every verb takes. It is
-        put behind all that it reads, and behind ``behind``.
+        """Adds an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and returns its results.
 
-        Args:
-            inputs: the values that it reads; None for an optional one that is left out.
-            dtypes: for each result its type, "" for none in the file, or a value whose type it has.
-            scope: the id of the scope where it stands; -1: where its first input does.
-            name: of the results, made unique; "": after the first input and the kind.
-            node: of the operator, made unique; "": after its results.
-            metadata_of: the operator whose metadata it gets too.
-            shaped: whether a result has also the shape of the value in ``dtypes``.
-        """
+        Args: inputs: the values that it reads; None for an optional one that is left out. dtypes: for each result its
+            type, "" for none in the file, or a value whose type it has. scope: the id of the scope where it stands; -1:
+            where its first input does. ``behind``: what it stands behind too. name: of the results, made unique; "":
+            after the first input and the kind. node: of the operator, made unique; "": after its results. metadata_of:
+            the operator whose metadata it gets too. shaped: whether a result has also the shape of the value in
+            ``dtypes``."""
         ...
 
     def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
@@ -161,12 +156,10 @@ class NodeEditor(Editor, Protocol):
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one operator of ONNX's own domain, ``kind``, in the place of several, and takes constants that nobody
-        reads any more out of the file.
+        """Puts one operator of ONNX's own domain, ``kind``, in the place of several, and drops constants left unread.
 
         ``nodes``: their indices in the scope; the new one takes over the result of the last. ``inputs``: names of
-        values that they read. Raises AmpError AMP402 where other nodes read a result between them, or they do not read
-        ``inputs``."""
+        values that they read. Raises AmpError AMP402 if others read what is between, or ``inputs`` are not read."""
         ...
 
     def add_output(self, op: Op, results: Sequence[Value], name: str) -> Value:
@@ -176,8 +169,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """Adds a Constant right behind an operator, or behind what makes a value; its result, called ``name`` made
-        unique."""
+        """Adds a Constant right behind an operator, or what makes a value; its result, called ``name`` made unique."""
         ...
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
@@ -193,7 +185,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def set_rank(self, value: Value, dimensions: int) -> None:
-        """Sets the shape in the file of a value to so many dimensions of unknown size."""
+        """Sets a value's shape to so many dimensions of unknown size."""
         ...
 
     def supersede(self, value: Value, old: Value) -> None:
@@ -205,8 +197,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def drop_unread(self, value: Value) -> None:
-        """Removes a stored tensor or Constant that nothing reads any more; any other value, and a graph's output,
-        stays."""
+        """Removes a stored tensor or Constant that nothing reads any more; other values and graph outputs stay."""
         ...
 
 
@@ -241,8 +232,7 @@ class Graph(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Sorts the nodes of an unsorted file. MindIR, always sorted: raises AmpError 2xx for what MindSpore could not
-        read."""
+        """Sorts an unsorted file. MindIR, always sorted: raises AmpError 2xx for what MindSpore could not read."""
         ...
 
     def repairs(self) -> list[str]:
@@ -258,8 +248,8 @@ class Graph(Protocol):
         ...
 
     def conflicts(self, low: str = "float16") -> Sequence[str]:
-        """Slots that hold two types, and types that a slot does not admit, a sentence each. ``low``: the low type whose
-        Casts are taken as cast edges."""
+        """Slots that hold two types, and types that a slot does not admit, a sentence each; ``low``: as of
+        `dataflow`."""
         ...
 
     def refuse_training(self) -> None:
@@ -285,8 +275,7 @@ class Graph(Protocol):
         ...
 
     def interface(self) -> dict[str, str]:
-        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), "" where none is
-        said."""
+        """The inputs and outputs that may change their type: name -> type (``a sequence of int64``), "" if none."""
         ...
 
     def dimensions(self) -> set[str]:

@@ -16,13 +16,11 @@ PACKAGES = {
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
     "webgpu": ("onnxruntime>=1.32", "onnxruntime-ep-webgpu>=0.4"),
 }
-"""Extra of ampgraph -> the packages that it needs. They are installed by their own names, as ``ampgraph[extra]`` works
-only where ampgraph is in an index."""
+"""Extra of ampgraph -> packages that it needs, by their own names: an installed ampgraph may be in no index."""
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs the packages of an extra (a key of `PACKAGES`) beside this ampgraph, whether its
-    environment is active or not."""
+    """The command that installs an extra's packages beside this ampgraph, whether its environment is active or not."""
     python = sys.executable or "python"
     python = f"'{python}'" if " " in python else python
     return f"{python} -m pip install {' '.join(repr(package) for package in PACKAGES[extra])}"

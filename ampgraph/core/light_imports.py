@@ -44,7 +44,6 @@ class Later:
 
 
 def install() -> None:
-    """Quick imports: has a first import of onnx_ir find stand-ins for `LATER`; does nothing once one of them is
-    imported."""
+    """Quick imports: has a first import of onnx_ir find stand-ins for `LATER`, unless one of them is imported."""
     if sys.modules.keys().isdisjoint({"onnx_ir", *LATER}):
         sys.modules.update({name: stand_in(name) for name in LATER})

@@ -74,8 +74,7 @@ class Instruction:
 
 @dataclass
 class Branch:
-    """A place in a tree of instructions: those that go on from here (the first ones are preferred), and the pattern
-    that is matched if none of them succeeds, or None."""
+    """A place in a tree of instructions: those that go on, the preferred ones first, else what is ``found``."""
 
     instructions: dict[Instruction, Branch] = field(default_factory=dict)
     found: Found | None = None
@@ -92,8 +91,8 @@ class Found:
 
 
 def pattern_tree(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
-    """For matching: the instructions of patterns that start at one operator, as one tree; where two patterns have the
-    same instructions, the first is found."""
+    """For matching: the instructions of patterns that start at one operator as a tree; of equal ones the first
+    counts."""
     tree = Branch()
     for pattern in patterns:
         branch = tree
@@ -115,7 +114,7 @@ class _PatternCompiler:
 
     def run(self) -> Iterator[tuple[Instruction, Found | None]]:
         """A pattern as the instructions of its search in a dataflow, each with what is found once it is carried out:
-        the pattern up to an end, or None in between."""
+        the pattern up to an end, or None."""
         instructions = [self._writer_step(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
             instructions += self._steps_to(end)
@@ -136,8 +135,7 @@ class _PatternCompiler:
             yield self._writer_step(node) if node.output in self.registers else self._reader_step(node, end)
 
     def _constant_count(self, node: Node) -> int:
-        """For the order of a search: how many constants a node of the pattern reads at least; one with some is rarer,
-        so that a search which begins there fails early."""
+        """For the order of a search, to fail early: how many constants, which are rare, a node reads at least."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _writer_step(self, node: Node) -> Instruction:
@@ -146,15 +144,14 @@ class _PatternCompiler:
         return Instruction(register, register, self._alternatives(node))
 
     def _reader_step(self, node: Node, end: str) -> Instruction:
-        """For matching: the instruction that goes to a node from one of its operands, and binds its result. ``end``:
-        the end of the region to which the search is on its way."""
+        """For matching: the instruction that goes to a node from an operand, on the way to ``end``; binds its
+        result."""
         operand, alternatives = self._found_operand(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(self.registers[operand], result, alternatives, self._expected_uses(operand, end))
 
     def _found_operand(self, node: Node) -> str:
-        """For matching: the name of an operand of the node that is found already: the anchor's result, or what follows
-        from it; "" where there is none."""
+        """For matching: an operand of the node that is found already, at or behind the anchor; "" for none."""
         for name in chain.from_iterable(call.operands for call in node.calls):
             if name in self.done and self.anchor in self.pattern.ancestors(name):
                 return name
@@ -181,8 +178,8 @@ class _PatternCompiler:
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
-        """What the search in a dataflow expects of an operand: a number, the value of a name in ``known``, or any
-        value, which binds the name (and is known from then on)."""
+        """For matching: what an operand must be: a number, a ``known`` name's value, or anything, which binds the
+        name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(-1, number=number, label=name)
@@ -246,8 +243,7 @@ class PatternSet:
                 yield match
 
     def _tree(self, anchor: str) -> Branch:
-        """The instructions of all patterns with this anchor as one tree: what they share at the beginning is tried
-        once."""
+        """The instructions of all patterns with this anchor as one tree: what they share at first is tried once."""
         if anchor not in self._trees:
             self._trees[anchor] = pattern_tree(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
@@ -306,8 +302,7 @@ class View:
         return self.flow.scalar(value, overridable=self.overridable)
 
     def is_stored(self, sort: str, value: int) -> bool:
-        """For matching: whether a value is a stored tensor of a sort (STORED), or if ``overridable`` an input's
-        default."""
+        """For matching: whether a value is a stored tensor of a sort (STORED); if ``overridable``, a default too."""
         item = self.flow.values[value]
         if not (item.weight or (self.overridable and item.default)):
             return False
@@ -328,8 +323,8 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def axes_from_front(self, op: Op, axes: object) -> object:
-        """For matching: a tuple of axes as numbers from the front where the rank of the operator's first operand is
-        known; any other ``axes`` as they are."""
+        """For matching: a tuple of axes counted from the front where the first operand's rank is known; else
+        ``axes``."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -388,8 +383,7 @@ class Matcher:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        """The first match in a dataflow along a branch, preferred instructions first; where all of them fail the
-        pattern that ends here, or None."""
+        """The first match in a dataflow along a branch: by its instructions, else of what is found at it, or None."""
         for instruction, after in branch.instructions.items():
             match = self._carry_out(instruction, after)
             if match is not None:
@@ -457,8 +451,7 @@ class Matcher:
         return all(self._fits_attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
-        """Whether a value of the dataflow is what a pattern's operand has to be; binds the name where it is new, and
-        notes a number and what was passed on the way."""
+        """Whether a value of the dataflow is what a pattern's operand has to be; binds it, notes numbers and casts."""
         origin, passed = self.view.look_through(value)
         self.passed += passed
         if operand.number is not None:

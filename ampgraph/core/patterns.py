@@ -36,8 +36,7 @@ STORED = ("vector", "row", "any")
 
 @dataclass(frozen=True)
 class Attribute:
-    """``<name = value>`` of a call. ``reference``: written ``@value``, where ``value`` is a name: the attribute must be
-    the same wherever that name stands in the pattern."""
+    """``<name = value>`` of a call, or a ``reference`` ``@value``: the same wherever that stands in the pattern."""
 
     name: str
     value: object
@@ -63,8 +62,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Function:
-    """One way to compute what patterns call by a name as if it were an operator: the nodes that compute ``output`` from
-    ``parameters``, all by names of the function's own."""
+    """One way to compute what patterns call like an operator: nodes that compute ``output`` from ``parameters``."""
 
     parameters: tuple[str, ...]
     output: str
@@ -119,8 +117,8 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts: the last that one of the ``anchors`` computes, as an earlier Pow could
-        be a square or a root; None where there is none."""
+        """The node where the search starts, or None: the last of an anchor's kind, as an earlier Pow may be a
+        square."""
         for node in reversed(self.nodes):
             if any(call.role in self.anchors for call in node.calls):
                 return node

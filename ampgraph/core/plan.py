@@ -21,8 +21,7 @@ from .spellings import LEVELS
 from .typed import reader
 
 FORMAT = 3
-"""1 had one row for all rewrites, and did not say what is rounded together; 2 said in sentences alone what a reason is
-about."""
+"""1 had one row for all rewrites and no joint roundings; 2 said in sentences alone what a reason is about."""
 KINDS = 4  # operators that a row in a notebook names
 BIAS = "a product with its bias"
 """What a reason of rule `region` is about where no operator computes the same."""
@@ -67,8 +66,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CastEdge:
-    """``value`` of ``scope`` cast once to the type ``to`` for its uses: (scope, index of the operator or -1 for an
-    output of the scope, position)."""
+    """``value`` of ``scope`` cast once to type ``to`` for uses: (scope, operator's index, -1 for an output,
+    position)."""
 
     scope: str
     value: str
@@ -95,8 +94,7 @@ class JointRounding:
     ``shares``: (scope, stored tensor, factor) of tensors that are multiplied by the factor before they are rounded,
     which gives them what rounding takes from the operator's own number. Without any, the operator is a norm with stored
     statistics: of the low numbers beside each of its four parameters those are taken that come closest together. Or it
-    is a convolution: of each channel's weights those nearest to the middle between two low numbers are rounded such
-    that the sum is kept."""
+    is a convolution: each channel's weights in the middle between two low numbers are rounded so that the sum stays."""
 
     scope: str
     index: int
@@ -106,8 +104,7 @@ class JointRounding:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A float32 value that some float32 readers get rounded to the plan's low type and widened again, as a policy wants
-    it. ``uses``: those readers, as in a `CastEdge`."""
+    """A float32 value that some float32 readers (``uses``) get rounded to the low type, as a policy wants it."""
 
     scope: str
     value: str
@@ -216,8 +213,7 @@ class Plan:
         return found
 
     def to_json(self) -> str:
-        """The plan as JSON, an item a line; the same plan gives the same text. Each decision has the number of its
-        reason in the table of reasons."""
+        """The plan as JSON, an item a line; the same plan gives the same text. Decisions hold numbers of reasons."""
         whys: dict[Why, int] = {}
         rows = []
         for d in self.decisions:
@@ -254,8 +250,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
-        """Reads a plan of this format or an older one. Raises AmpError AMP401, which names ``where``, for any other
-        text."""
+        """Reads a plan of this format or an older one. Raises AmpError AMP401, with ``where``, for any other text."""
         try:
             data = json.loads(text)
             plan_format = data.pop("ampgraph_plan")
@@ -289,8 +284,8 @@ def _are_distinct(places: Iterable[Hashable]) -> bool:
 
 
 def _reason_from_row(rule: str, text: str, about: str | None = None) -> Why:
-    """A plan's reason from its row, with the rule by its name of today. ``about``: None in a row of format 1 or 2,
-    where the sentence alone says it."""
+    """A plan's reason from its row, with the rule's name of today; ``about``: None in formats 1 and 2 (see
+    ``text``)."""
     rule = _RULES.get(rule, rule)
     if about is None and rule == "region" and text.startswith("decided with its product"):
         about = BIAS
@@ -301,8 +296,7 @@ def _reason_from_row(rule: str, text: str, about: str | None = None) -> Why:
 
 
 def _plan_from_fields(data: dict[str, Any], plan_format: int) -> Plan:
-    """A plan from the fields of its file, which are of format ``plan_format``, 1 to `FORMAT`. Raises ValueError,
-    TypeError or LookupError for what no plan has."""
+    """A plan from a file's fields in format ``plan_format``. Raises ValueError, TypeError or LookupError for others."""
     reasons = tuple[tuple[str, str], ...] if plan_format < FORMAT else tuple[tuple[str, str, str], ...]
     whys = [_reason_from_row(*row) for row in reader(reasons)(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))

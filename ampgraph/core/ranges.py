@@ -67,8 +67,8 @@ class Range:
         return lost / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """The measured range of the same elements times 2^-exponent. Those that become smaller than 2^-126 are counted
-        together as subnormals (-127), and none as zero."""
+        """The measured range of the elements times 2^-exponent; below 2^-126 they count as subnormals (-127), never as
+        0."""
         factor = 2.0**-exponent
         exponents: Counter[int] = Counter()
         for e, count in self.exponents.items():

@@ -44,8 +44,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def split(text: str) -> list[str]:
-    """The parts of a recipe's text between commas, without quotes and blanks around them; none for a blank text. Raises
-    AmpError AMP301 for a quote left open."""
+    """The parts of a recipe's text without quotes and outer blanks; [] of blanks. AmpError AMP301 for an open quote."""
     parts: list[str] = []
     start = 0
     while text.strip() and start <= len(text):
@@ -60,8 +59,8 @@ def split(text: str) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as `split` reads it back from a recipe's text: in quotes where commas, quotes, blanks or nothing ask for
-    it."""
+    """A word as `split` reads it back from a recipe's text: quoted if it is empty or has commas, quotes, outer
+    blanks."""
     if word and word == word.strip() and not re.search(r'[",]', word):
         return word
     return '"' + word.replace('"', '""') + '"'
@@ -257,8 +256,7 @@ class Recipe:
 
     @staticmethod
     def from_text(text: str) -> Recipe:
-        """Reads a short text: levels and types by themselves, other fields as ``name=word``, repeatable ones for each
-        word.
+        """Reads a short text: levels and types by themselves, other fields as ``name=word``, repeatable ones again.
 
         Raises AmpError AMP301 for any other text, and what `Recipe` raises for values.
         """
@@ -361,8 +359,7 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """A recipe's fields with other converters' ``keep_io_types`` as ``io``. Raises AmpError AMP301 where the two
-    differ."""
+    """A recipe's fields with other converters' ``keep_io_types`` as ``io``. Raises AmpError AMP301 if both differ."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_words(words.pop(KEEP_IO))
@@ -377,8 +374,7 @@ def flags(given: Iterable[str]) -> list[str]:
 
 
 def _recipe_text(recipe: Recipe) -> str:
-    """The recipe as text that `from_text` reads, but for ranges in memory, of which it only says that there are some.
-    Defaults other than the type are left out."""
+    """The recipe as text for `from_text`, without defaults but the type; ranges in memory are only mentioned."""
     parts = []
     for name in OPTIONS:
         value = getattr(recipe, name)
@@ -392,8 +388,7 @@ def _recipe_text(recipe: Recipe) -> str:
 
 
 def _field_and_word(part: str) -> tuple[str, str]:
-    """A part of a recipe's text as (field's name, word): NAME=WORD, where NAME may be the flag too, or a level or type
-    by itself. Raises AmpError AMP301 for any other part."""
+    """(field's name, word) of a recipe's part NAME=WORD (or FLAG=WORD, a level, a type). AmpError AMP301 for others."""
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
@@ -411,8 +406,8 @@ def _field_and_word(part: str) -> tuple[str, str]:
 
 
 def _word_of_kind(how: Option, name: str, word: str) -> object:
-    """A word of a recipe's text as the type of its option, for the field ``name``; a switch's as it is, which its
-    reader reads. Raises AmpError AMP301 for a word that is no number where one is needed."""
+    """A word of a recipe's text as the type of its field; a switch's stays text. AmpError AMP301 for what is no
+    number."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

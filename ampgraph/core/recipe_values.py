@@ -121,8 +121,7 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def _as_list(value: object) -> list[object]:
-    """What a user gave for a repeatable field of a recipe as a list: of an iterable's items, or of one thing; [] for
-    None."""
+    """What a user gave for a repeatable field of a recipe as a list: an iterable's items, or one thing; [] for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]

@@ -58,15 +58,13 @@ _BY_OLD = {one.old: one for one in RENAMED}
 
 
 def is_now(old: str, said: str = "") -> str:
-    """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`. ``said``: the old name as
-    the caller wrote it, where it is longer."""
+    """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`; ``said``: OLD in full."""
     name = _BY_OLD[old]
     return f"{said or old} is now {name.new}; the old name goes with {name.gone}"
 
 
 def warn_renamed(old: str, said: str = "") -> None:
-    """Warns of an old name of `RENAMED`, in the name of the line that called this function's caller; ``said``: see
-    `is_now`."""
+    """Warns of an old name of `RENAMED`, at the line that called this function's caller; ``said``: see `is_now`."""
     warnings.warn(is_now(old, said), DeprecationWarning, stacklevel=3)
 
 

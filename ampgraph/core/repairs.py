@@ -39,8 +39,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class RepairOutcome:
-    """What a search for a repair found: the repair, or in ``none`` why there is none; ``tried``: how many
-    conversions."""
+    """What a search for a repair found: a repair, or in ``none`` why none; ``tried``: how many conversions."""
 
     repair: Repair | None
     none: str = ""

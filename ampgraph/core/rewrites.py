@@ -72,8 +72,7 @@ class Rewrite:
 
     @property
     def result(self) -> str:
-        """The name of the value that is read after a plan's rewrite for the last node's result; "" for the same
-        name."""
+        """The name of the value read after a plan's rewrite for the last node's result; "" for the same name."""
         return ""
 
     @property
@@ -97,8 +96,7 @@ class Rewrite:
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries a plan's rewrite out. ``flow``: before any rewrite. Raises AmpError AMP402 for a plan of another
-        model."""
+        """Carries a plan's rewrite out. ``flow``: before any rewrite. Raises AmpError AMP402 for another model."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -111,15 +109,16 @@ class Rewrite:
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """A rewrite from a row of plan format 1, whose ``inputs`` are the further fields in their order, unless
-        overridden."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are further fields, unless a class has its own."""
         return cls(name, scope, nodes, *row["inputs"])
 
 
 def read_row(row: Mapping[str, Any], old: bool) -> Rewrite:
     """A plan's rewrite from plain data; ``old``: of plan format 1. Raises ValueError, TypeError, AttributeError or
     LookupError for a row that is none, AmpError AMP401 for a name that no rewrite of this version has."""
-    name = row["name"] if "name" in row or not old else _old_name(row)
+    name = row.get("name") if old else row["name"]
+    if name is None:  # only norms were rewritten then
+        name = "norm" if row["axis"] == -1 else "channels"
     kind = known_rewrites().get(name)
     if kind is None:
         hint = "make the plan again with this version"
@@ -147,15 +146,9 @@ class _OldRow:
     name: str = ""
 
 
-def _old_name(row: Mapping[str, Any]) -> str:
-    """The name of a rewrite in a plan's row from before rewrites had names: only norms were rewritten."""
-    return "norm" if row["axis"] == -1 else "channels"
-
-
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """The classes of all rewrites of a plan by the names that they may have: those that the modules in the packages of
-    `HOMES` define, in the order of the modules' names."""
+    """The classes of a plan's rewrites by the names that these may have, from the modules in `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)

@@ -9,8 +9,7 @@ from .dataflow import Op, Shape
 
 @dataclass(frozen=True)
 class Declared:
-    """An input or output of a model as the file declares it; ``container``: as in `Value`; ``stored``: whether it is an
-    input with a default value."""
+    """A model's input or output as declared; ``container``: as in `Value`; ``stored``: whether it has a default."""
 
     name: str
     container: str

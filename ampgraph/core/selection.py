@@ -14,8 +14,7 @@ Match = Callable[[str], object]
 
 
 def matched_op_ids(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-    """The ids of the operators that any of the user's patterns (--fp32, --low) names; the set is shared: change a
-    copy."""
+    """The ids of the operators that any of the user's patterns (--fp32, --low) names, as a shared set."""
     if patterns not in flow.memo:
         flow.memo[patterns] = {op.id for pattern in patterns for op, _ in matched_ops(flow, pattern)}
     found: set[int] = flow.memo[patterns]
@@ -52,8 +51,7 @@ def matched_ops(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
-    """For a user's pattern (--fp32, --low) that names a function call or control-flow node: the operators that the node
-    runs, at any depth; none for any other operator."""
+    """For a user's pattern (--fp32, --low): the operators that a call or control-flow node runs, at any depth."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []
@@ -76,8 +74,7 @@ def _in_scope(layer: str, match: Match) -> bool:
 
 
 def unmatched_hint(flow: Dataflow, pattern: str) -> str:
-    """The hint for a user's pattern (--fp32, --low) that names nothing: the closest name of its sort, or where to
-    look."""
+    """The hint for a user's pattern (--fp32, --low) that names nothing: the closest name, or where to look."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
         kinds = sorted({op.kind for op in flow.ops if op.slots})

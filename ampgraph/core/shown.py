@@ -37,8 +37,7 @@ def json_value(value: object) -> Json:
 
 
 def json_fields(report: object, *names: str) -> JsonObject:
-    """For JSON of any report: the attributes ``names`` by name as plain data, or without any names all fields of the
-    dataclass; also by names that they had before."""
+    """For JSON of any report: its attributes ``names``, or all fields, as plain data by name, also by old names."""
     if not names:
         assert is_dataclass(report)
         names = tuple(field.name for field in fields(report))

@@ -67,8 +67,7 @@ def image(drawn: str, width: int, height: int, words: str) -> Html:
 
 
 def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
-    """A sketch of parts (type -> how much) as one bar, as wide as their share of ``whole``, or of their sum if that is
-    more. Its text names the parts."""
+    """A sketch of parts (type -> how much) as one bar of width ``whole``, or of their sum if that is more."""
     whole = max(whole, sum(parts.values()), 1)
     x, drawn = 0.0, [_svg_rectangle(0, width, 0, 12, "#8884")]
     for name, count in parts.items():
@@ -89,8 +88,7 @@ def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
-    """A sketch of numbers above zero as bars one behind the other, by their logarithm, of each piece the largest; bars
-    above ``limit``, which is a dashed line, are red."""
+    """A sketch of numbers above zero as bars by logarithm, of each piece the largest; red above ``limit``, a line."""
     pieces = [max(piece) for piece in _equal_pieces(values)]
     logs = [math.log10(value) for value in (*pieces, limit)]
     low, high = min(logs) - 0.2, max(logs) + 0.2

@@ -28,8 +28,7 @@ def level_word(value: object) -> str | None:
 
 
 def dtype_word(value: object) -> str | None:
-    """``float16`` of "fp16", "half", or a type object of numpy, ml_dtypes, onnx_ir, torch or MindSpore, ``bfloat16``
-    likewise; None for anything else."""
+    """``float16`` or ``bfloat16`` of a spelling (half), or a type of numpy or a framework; None for anything else."""
     named = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
     text = str(named or value).strip().lower().removeprefix("torch.")
     text = _DTYPES.get(text, text)
@@ -42,14 +41,12 @@ def option_words(words: Iterable[str]) -> list[str]:
 
 
 def place_word(word: str) -> str:
-    """A user's word for a target or device by its one spelling: ``cuda`` of gpu, ``tensorrt`` of TRT; others stay as
-    they are, in their own case."""
+    """A user's word for a target or device by its one spelling: ``cuda`` of gpu, ``tensorrt`` of TRT; others stay."""
     return _PLACES.get(word.lower(), word)
 
 
 def device_word(device: str) -> str:
-    """A user's word for a device by its one spelling, in small letters (``cuda`` of GPU); what is no text stays as it
-    is, for a caller's check to refuse."""
+    """A user's word for a device by its one spelling, in small letters (``cuda`` of GPU); what is no text stays."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 

@@ -92,8 +92,7 @@ def _reader_of_table(values: Reader) -> Reader:
 
 
 def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
-    """Plans and recipes: a function that reads a list as a tuple. ``hints``: the arguments of ``tuple[...]``: one type
-    and an ellipsis for any length, else a type for each place."""
+    """Plans and recipes: a function that reads a list as a tuple; ``hints``: what is in the brackets of tuple[...]."""
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
 

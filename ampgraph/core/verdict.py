@@ -19,16 +19,14 @@ TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
 def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
-    """A verdict's words on a model that no low type suits. ``sensitivity``: the error that the rounding of its inputs
-    makes by itself, at ``output`` where that is said."""
+    """A verdict's words on a model that no low type suits. ``sensitivity``: the error by rounding its inputs alone."""
     place = f" at '{output}'" if output else ""
     changed = f"rounding its inputs alone changes it by {sensitivity:.2g}{place}"
     return f"the model is chaotic in itself: {changed}, whatever is float32 inside; judge it by its task (--metric)"
 
 
 class PrecisionWarning(UserWarning):
-    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what
-    repairs it."""
+    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, and advises."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
         self.verdict = verdict
@@ -139,8 +137,7 @@ class CheckVerdict(Data):
 
     @property
     def finding(self) -> str:
-        """What the check found, in a line: the outcome with its figures, then that the model is chaotic in itself, and
-        what ONNX Runtime's CPU lacks."""
+        """What the check found, in a line: the outcome, whether the model is chaotic in itself, what the CPU lacks."""
         by_itself = "" if self.sensitivity is None else chaotic_in_itself(self.sensitivity)
         return "; ".join(filter(None, [self._outcome_in_words(), by_itself, self.on_cpu]))
 
@@ -161,8 +158,7 @@ class CheckVerdict(Data):
         return ", ".join(filter(None, [f"MISSED: {error}", self.reason, first]))
 
     def _questioned_error(self, size: str) -> str:
-        """Of a missed or doubtful verdict: where the error is, on which inputs, and the tolerance, with how many
-        samples are above it. ``size``: the error in words."""
+        """Of a missed or doubtful verdict: error (``size``), place, inputs, tolerance, how many samples are above."""
         above = f", {self.exceeded} of {self.samples} above it" if 0 < self.exceeded < self.samples else ""
         # an ok verdict may have so many above: say why this one is doubtful
         if above and self.doubtful and self.exceeded * 8 <= self.samples:
@@ -186,8 +182,7 @@ class CheckVerdict(Data):
         return doubts
 
     def _accepted_error(self, size: str) -> str:
-        """Of an ok verdict: the error, for relative L2 also that of the worst sample, and the tolerance, with how many
-        samples are above it. ``size``: the error as a number."""
+        """Of an ok verdict: the error (``size``), the worst sample's, the tolerance, and how many samples are above."""
         limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
         if not self.relative:
             return f"error {size}{limit}"
@@ -227,8 +222,7 @@ class CheckVerdict(Data):
         return ", or ".join(advice)
 
     def to_dict(self) -> JsonObject:
-        """The verdict of a check as plain data for JSON. An infinite error is null, as is one where nothing was
-        compared; ``outcome`` tells them apart."""
+        """The verdict of a check as plain data for JSON; an infinite error is null, and ``outcome`` says which way."""
         more: JsonObject = {"repair": self.repair, "suggestion": self.suggestion}
         for name, error in (("error", self.error), ("worst", self.worst)):
             more[name] = error if error is not None and math.isfinite(error) else None

@@ -16,8 +16,7 @@ Before = Callable[[Op], int]
 
 
 def first_operand_of(through: Collection[str]) -> Before:
-    """For a walk up a dataflow: the first operand of an operator of the roles ``through``; it ends in front of
-    others."""
+    """For a walk up a dataflow: by the first operand of operators of roles ``through``; others end it."""
     return lambda op: op.inputs[0] if op.role in through and op.inputs else NONE
 
 
@@ -50,8 +49,7 @@ def sole_readers(flow: Dataflow, op: Op, scope: int | None = None) -> Iterator[t
 
 
 def reachable(starts: Iterable[T], further: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """A walk through any graph: its starts, what ``further`` gives for them, and so on; each once, the nearest
-    first."""
+    """A walk through any graph: its starts, what ``further`` gives for them and so on, each once, nearest first."""
     waiting, seen = deque(starts), set[T]()
     while waiting:
         one = waiting.popleft()
@@ -97,8 +95,7 @@ def downstream(
     further: Callable[[Op], Iterable[int]],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> Iterator[Use]:
-    """A walk down a dataflow: all uses of some values, of what their readers make, and so on, of each value once; uses
-    as an output of a scope too.
+    """A walk down a dataflow: all uses of some values (as a scope's output too), of their readers' results, and so on.
 
     ``further``: the results of a reader that are followed; NONE is left out. ``copies``: what a value is passed to
     across boundaries of bodies and functions (`Crossings.copies`), which are not crossed without it."""

@@ -137,9 +137,7 @@ def known_operators() -> Mapping[str, tuple[str, ...]]:
 
 def check_operator(file: ListFile, table: str, key: str, line: str = "") -> None:
     """Raises AmpError AMP301 for a name that no operator has; ``line``: the key to point at, where it is not the name.
-
-    A domain that no schema is known for is the user's own and passes.
-    """
+    A domain that no schema is known for is the user's own and passes."""
     known = known_operators()
     kind = canonical_name(key)
     domain = kind.rpartition("::")[0]

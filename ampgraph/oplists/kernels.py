@@ -284,10 +284,8 @@ class Kernels:
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """By a target's table: whether a slot (a type variable of an operator's schema) may be low; None: nothing in
-        the table says no, so the schema decides.
-
-        `opset` is the model's for the operator's domain, or the version of its schema.
-        """
+        the table says no, so the schema decides. `opset` is the model's for the operator's domain, or the version of
+        its schema."""
         broken = self.broken.get(kind)
         if broken and broken.always and low in broken.reasons:
             return False

@@ -86,10 +86,8 @@ class OpLists:
 
 def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
     """A policy's lists; ``extra`` files, a user's lists, are merged over them in order, and the later one wins.
-
     ``name``: a file of op_lists, or the path of another. Slots, regions and traits, and which operators are products,
-    come from our own files whatever the policy.
-    """
+    come from our own files whatever the policy."""
     users = user_files(extra, framework(name).names)
     return _merged_lists(str(name), users) if users else _as_shipped(str(name))
 

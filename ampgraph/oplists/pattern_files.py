@@ -63,7 +63,7 @@ def conventions() -> Conventions:
 
 def patterns_of(file: ListFile) -> Iterator[Pattern]:
     """Yields the patterns in a file of op_lists/patterns, with calls of its functions replaced by what they stand for,
-    several for a function of several variants. Raises AmpError AMP901 for a mistake in the file."""
+    several for a function of several variants. Raises AmpError AMP301 for a mistake in the file."""
     data, shared = file.data, _shared_file()
     try:
         kind, anchors, ends, variants = data["region"], data["anchors"], data["ends"], data["variants"]
@@ -100,7 +100,7 @@ def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
 
 
 def _read_function(file: ListFile, name: str, text: str) -> Function:
-    """A function of a pattern file, from its text. Raises AmpError AMP901 for one that does not give one value."""
+    """A function of a pattern file, from its text. Raises AmpError AMP301 for one that does not give one value."""
     parameters, outputs, nodes = _parse_function(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")

@@ -25,9 +25,7 @@ def rewrite_names() -> list[str]:
 
 def choose_rewrites(words: Iterable[str]) -> frozenset[str]:
     """Of op_lists' rewrites those that ``words`` ask for: all, or none behind the word `none`; a name adds one, no-NAME
-    takes one away.
-
-    Raises AmpError AMP301 for an unknown word."""
+    takes one away. Raises AmpError AMP301 for an unknown word."""
     known = rewrite_names()
     start, added, removed = set(known), set[str](), set[str]()
     for word in words:

@@ -38,8 +38,8 @@ class Bounded(Undecided):
     def is_bounded(self) -> bool:
         """Whether the sizes of all that draws to float32 have a bound."""
         values, units = self.starting_points()
-        sizes = [self._most.elements(value) for value in values] + [-self.extra(unit) for unit in units]
-        return all(size < INFINITE for size in sizes)
+        bounded = all(self._most.elements(value) < INFINITE for value in values)
+        return bounded and all(-self.extra(unit) < INFINITE for unit in units)
 
     def extra(self, unit: int) -> int:
         """By bounds: what a unit saves in float32 at most, as a negative number; 0 where it saves nothing."""

@@ -71,7 +71,8 @@ def classify_validity(facts: Facts) -> Classes:
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in facts.flow.units:
         op = facts.flow.ops[unit.op] if unit.op != NONE else None
-        key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
+        type_key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits)
+        key = (*type_key, unit.fixed, unit.fixed_low, _is_lifted(facts, unit, op))
         if key not in known:
             known[key] = _verdict_by_validity(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
@@ -109,7 +110,8 @@ def _verdicts(facts: Facts, masked: Iterable[MaskedRows]) -> list[Verdict]:
             kind, follows = owner.kind, owner.follows != NONE
             left_to_cut = _why_left_to_cut(facts, owner) if owner.role in by_node else ""
             left_to_cut = left_to_cut or attends.get(owner.id, "")
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses, left_to_cut, follows)
+        type_key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses)
+        key = (*type_key, _is_lifted(facts, unit, owner), left_to_cut, follows)
         if key not in known:
             known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
@@ -155,13 +157,18 @@ def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | N
     """The verdict on a slot where its place in the model, its schema or its kernel leave no choice; else None."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
-    if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
+    if unit.fixed and not _is_lifted(facts, unit, op):
         rule = "opset" if unit.freed_at else "boundary"
         if op is not None and op.kind in facts.flow.unknown_kinds:
             rule = "unknown"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _why_invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
+
+
+def _is_lifted(facts: Facts, unit: Unit, op: Op | None) -> bool:
+    """Whether the user lifts what fixes a slot: that no schema of its operator is known. Differs from node to node."""
+    return bool(unit.fixed and unit.admits) and op is not None and is_declared(facts.options, op)
 
 
 def _declared_units(facts: Facts, op: Op) -> tuple[int, ...]:
@@ -204,10 +211,9 @@ def _why_left_to_cut(facts: Facts, op: Op) -> str:
 
 
 def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
-    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be.
-
-    ``unit``: that of the slot, which is a type variable (`T`), or an input's name with its type where the schema has
-    none (`scales:tensor(float)`); behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
+    """Why a slot of an operator cannot be low, whatever anybody says; None where it can be. ``unit``: that of the slot,
+    which is a type variable (`T`), or an input's name with its type where the schema has none (`scales:tensor(float)`);
+    behind an @ it has the place of a variadic operand of any type (`V@i0`)."""
     options, kind = facts.options, op.kind
     slot = unit.slot.split("@")[0]
     if reason := _why_float32_slot(options, op, slot):

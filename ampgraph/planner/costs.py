@@ -101,10 +101,8 @@ class Costs:
 
 
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
-    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements.
-
-    It is the value itself where there is none: two values with one root have the same size.
-    """
+    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements. It
+    is the value itself where there is none: two values with one root have the same size."""
     roots = list(range(len(flow.values)))
     same_size = options.lists.traits.operators("same_size")
     for value in flow.values:  # writers come before what they write, their inputs before them

@@ -30,10 +30,8 @@ STORED_BYTE = 32
 @dataclass(slots=True)
 class Net:
     """A value, with the units that write and read it and what its Casts cost: ``up`` bytes are paid when its writer is
-    low and some reader float32, ``down`` in the opposite case.
-
-    For a stored tensor ``writer`` is None: ``up`` is paid when some reader is float32, ``down`` when one is low.
-    """
+    low and some reader float32, ``down`` in the opposite case. For a stored tensor ``writer`` is None: ``up`` is paid
+    when some reader is float32, ``down`` when one is low."""
 
     writer: int | None
     readers: frozenset[int]
@@ -124,12 +122,10 @@ class CutProblem(ABC):
 
     def _add_price(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
         """For the cut: adds the arcs of one of a net's prices. A positive ``price`` is paid if the writer is low and a
-        reader float32; a negative one, as -price, if it is the other way round.
-
-        ``writer``, ``readers``: nodes of the free ones. No writer: its side, or that it is a stored tensor, makes the
-        price depend on the readers alone; no readers: a decided one makes it depend on the writer alone. ``paid``: what
-        is paid in any case, and flows from the one price to the other through the first reader.
-        """
+        reader float32; a negative one, as -price, if it is the other way round. ``writer``, ``readers``: nodes of the
+        free ones. No writer: its side, or that it is a stored tensor, makes the price depend on the readers alone; no
+        readers: a decided one makes it depend on the writer alone. ``paid``: what is paid in any case, and flows from
+        the one price to the other through the first reader."""
         flow = self._flow
         if not readers:
             if writer is not None:

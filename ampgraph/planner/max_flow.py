@@ -23,11 +23,8 @@ ROOT, ORPHAN = -1, -2
 
 class FlowNetwork:
     """Nodes between a source and a sink. Arcs come in pairs: one with an even number, and its reverse with the next, so
-    that ``arc ^ 1`` is the other one of a pair.
-
-    ``reach``: called with a node before it is looked at, once; it may add nodes, and what connects and supplies that
-    node and others that were not looked at.
-    """
+    that ``arc ^ 1`` is the other one of a pair. ``reach``: called with a node before it is looked at, once; it may add
+    nodes, and what connects and supplies that node and others that were not looked at."""
 
     def __init__(self, nodes: int = 0, reach: Callable[[int], None] | None = None) -> None:
         self._reach = reach
@@ -77,7 +74,6 @@ class FlowNetwork:
 
     def sink_side(self) -> set[int]:
         """The nodes from which the sink can be reached in a maximum flow: the smallest sink side of all minimum cuts.
-
         Uses up the capacities."""
         while self._sinks or self._active:
             if self._sinks:

@@ -8,15 +8,12 @@ from ..oplists.options import Options
 from ..oplists.patterns import find_regions
 from ..rules.fusions import is_split
 
-STANDARD = "::"
-"""What the kind of an operator of another domain than the default one contains."""
-
 
 def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
     """The first later opset of the default domain at which a unit may be low, by schema and kernels of the target; of a
     unit without a standard operator, if it lacks a Cast, the first that has one. 0 for none."""
     op = flow.ops[unit.op] if unit.op != NONE else None
-    if op is None or STANDARD in op.kind or not unit.version:
+    if op is None or "::" in op.kind or not unit.version:
         return flow.later_version("Cast", "T2", flow.opset, options.dtype) if unit.freed_at else 0
     slot, since = unit.slot.split("@")[0], flow.opset
     if options.dtype not in unit.admits:

@@ -27,15 +27,10 @@ LONGEST_BIAS = 1 << 20  # elements: what is longer is none
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of a model, as decided.
-
-    Attributes:
-        of_op: id of an operator in a region -> the operator that the region stands for, or `Bias`.
-        classes: by an operator's id, the list class that governs it, its region's where it is in one; "" for none.
-        ties: of each region, the units that share one decision, its side and why.
-        beside: what must hold, besides, of units around regions.
-        fused: ids of operators whose Casts cost nothing, since the target's runtime takes them into one kernel.
-    """
+    """The regions of a model, as decided. ``of_op``: id of an operator in a region -> the operator that this stands
+    for, or `Bias`; ``classes``: by an operator's id, the list class that governs it (its region's), "" for none;
+    ``ties``: (units of one decision, side, why) of each region; ``beside``: what must hold of units around regions;
+    ``fused``: ids of operators whose Casts cost nothing, as the target's runtime takes them into one kernel."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
@@ -166,8 +161,7 @@ def is_trusted(options: Options, region: Region) -> bool:
 
 
 def mistaken_epsilon(options: Options, region: Region) -> str:
-    """Decision on a norm: why one that would be low at the level must not be: the target's low kernel adds another
-    epsilon. "" where it adds the same, or the norm is not low."""
+    """Decision on a norm: why one that the level makes low must not be: the low kernel adds another epsilon; or ""."""
     form = options.kernels.fuses.get(region.kind)
     if form is None or options.level.of_class(_class_of(options, region.kind)) != "low":
         return ""
@@ -179,8 +173,7 @@ def mistaken_epsilon(options: Options, region: Region) -> str:
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
-    """Decision on a norm: its nodes up to its scale, without those that only hand on a stored scale, or its data (which
-    others may read as well)."""
+    """Decision on a norm: its nodes up to its scale, without those that only hand on a stored scale or its data."""
 
     def hands_on(op: Op) -> bool:
         if options.lists.traits.has(op.role, "stays_in_place") and flow.values[op.inputs[0]].weight:
@@ -242,12 +235,9 @@ def _is_decided_apart(facts: Facts, region: Region) -> bool:
 
 
 def beside_fusion(facts: Facts, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
-    """What keeps a Cast to low from standing in front of a region, where a runtime's fusion would take it along and the
-    result would not load; empty where there is no such fusion.
-
-    ``units``: the region's. ``side``: its side: where that is float32, the units that write its source are held in
-    float32 too, else they share its decision. So do operators that scale and shift the norm by computed values.
-    """
+    """What keeps a Cast to low from standing in front of a region, where a fusion of the runtime's would take it along
+    and not load: of float32 ``units`` (by ``side``) those that write the source are held too, else they share one
+    decision, with what scales and shifts a norm by computed values. Empty without such a fusion."""
     flow, options = facts.flow, facts.options
     if not is_fused(flow, options, region):
         return []

@@ -18,10 +18,8 @@ from .policies.registry import Setting, policy
 
 
 def resolve(recipe: Recipe, model_format: str) -> Options:
-    """The options of a recipe: all that its words name, for models of a format; ranges are not read here.
-
-    Raises AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another.
-    """
+    """The options of a recipe: all that its words name, for models of a format; ranges are not read here. Raises
+    AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another."""
     target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
     recipe, kernels = with_target_level(recipe, target), load_kernels(target, model_format)
     if recipe.dtype in kernels.lacks:
@@ -43,21 +41,22 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def with_target_of_file(recipe: Recipe, graph: Graph) -> Recipe:
-    """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names none
-    and that target runs its low type; else the recipe itself."""
+    """Before planning: the recipe with the target of an earlier conversion, by the file's metadata, where it names
+    none. Its low type is the target's then, or the one that it says, unless the target lacks that: then the recipe
+    itself."""
     target = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
-    if target not in TARGETS[graph.format] or recipe.dtype in load_kernels(target, graph.format).lacks:
+    if target not in TARGETS[graph.format]:
         return recipe
-    return Recipe.of(recipe, target=target)
+    retargeted = Recipe.of(recipe, target=target)
+    return recipe if retargeted.dtype in load_kernels(target, graph.format).lacks else retargeted
 
 
 def with_target_level(recipe: Recipe, target: str) -> Recipe:
     """Before planning: a recipe of our policy with the level that is best on a target, where it says none and the
     target has one (`Kernels.level`); else the recipe itself."""
-    if recipe.level or recipe.policy != "ampgraph":
-        return recipe
     model_format = "ONNX" if target in TARGETS["ONNX"] or target not in TARGETS["MindIR"] else "MindIR"
-    return replace(recipe, level=load_kernels(target, model_format).level or None)
+    best = load_kernels(target, model_format).level
+    return replace(recipe, level=best or None) if recipe.policy == "ampgraph" and not recipe.level else recipe
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
@@ -79,9 +78,8 @@ def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
 
 def options_of_plan(plan: Plan, recipe: Recipe, model_format: str) -> Options:
     """What a plan says of its options: lists without a user's, and the level that its policy takes where none is named,
-    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there.
-
-    ``recipe``: what was said beside the plan."""
+    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there. ``recipe``: what was
+    said beside the plan."""
     words = Recipe.of(recipe, dtype=plan.dtype, policy=plan.policy, target=plan.target)
     lists = load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
     return replace(resolve(words, model_format), lists=lists)

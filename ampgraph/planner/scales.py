@@ -30,10 +30,8 @@ class Scaling:
 
 def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     """Yields the scalings that a level would keep in float32 beside low products, on a target whose products take the
-    number into their kernels. ``sides``: list class -> the side that the level gives it.
-
-    In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
-    """
+    number into their kernels. ``sides``: list class -> the side that the level gives it. In the low type they are
+    rounded once more where the number is no power of two, and are no kernels of their own."""
     flow, options = facts.flow, facts.options
     if not options.kernels.scaled_products or sides["allow"] != LOW or sides["infer"] != HIGH:
         return
@@ -99,11 +97,9 @@ def _round_to_low(number: float, dtype: str) -> float:
 
 
 def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none.
-
-    That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
-    operand that is scaled.
-    """
+    """Of numbers that scale a product: the kind of product that an operator can be scaled with, empty for none. That of
+    all who read its result, where they are of one kind, else that of the product that makes ``data``, its operand that
+    is scaled."""
     uses = flow.uses[op.outputs[0]]
     kinds = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
     if len(kinds) == 1 and kinds <= options.kernels.scaled_products.keys():

@@ -36,8 +36,7 @@ class Timed(Data):
 
     @property
     def name(self) -> str:
-        """The name of a row in the report of `bench`: the model, and the precision that the runtime was told to
-        take."""
+        """The name of a row in the report of `bench`: the model, and the runtime's ``hint``."""
         return f"{self.model}, {self.hint} by its own hint" if self.hint else self.model
 
     def line(self, width: int) -> str:
@@ -78,8 +77,7 @@ class Benched(Shown):
             )
 
     def _places(self) -> Iterable[tuple[str, list[Timed]]]:
-        """Report of `bench`: (runtime and threads in words, rows) for each place; rows of one place follow one
-        another."""
+        """Report of `bench`: (runtime and threads in words, rows) for rows that follow one another."""
         for (runtime, threads), rows in groupby(self.rows, lambda row: (row.runtime, row.threads)):
             yield f"{runtime}, {'one thread, CPU time' if threads == 1 else 'all threads'}", list(rows)
 

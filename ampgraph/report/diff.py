@@ -107,8 +107,7 @@ class SideBySide(Shown):
         return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
 
     def _overview(self) -> Iterable[Html]:
-        """The top of the comparison's page: the verdict, what differs between the sides, and decisions by operator,
-        with the reasons of one."""
+        """The top of the comparison's page: the verdict, what differs, and decisions by operator with reasons."""
         yield heading(self.verdict)
         sides = [("nodes", self.nodes), ("Casts", self.casts)]
         rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
@@ -132,8 +131,7 @@ class SideBySide(Shown):
 
 
 def compare_models(first: object, second: object) -> SideBySide:
-    """The report of `diff` on two models: their nodes by name. Raises AmpError AMP208 for models without a node in
-    common, 1xx for a file that is no model."""
+    """The report of `diff` on two models, node by node. Raises AmpError AMP208 for models without a common node."""
     one, other = view_model(first), view_model(second)
     ours, theirs = named_precisions(one.flow), named_precisions(other.flow)
     if ours and theirs and not ours.keys() & theirs.keys():
@@ -173,8 +171,7 @@ def _weight_types(flow: Dataflow) -> dict[str, str]:
 
 
 def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Difference]:
-    """Report of `diff`: the entries in which two tables (name -> value) differ; what one of them lacks is ``none`` on
-    that side."""
+    """Report of `diff`: the entries in which two tables (name -> value) differ; ``none`` for what a side lacks."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
@@ -182,8 +179,7 @@ def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> It
 
 
 def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
-    """Report of `diff`: the texts that only the first or only the second side has; one that comes more often on one
-    side is left there as often as it comes more."""
+    """Report of `diff`: the texts that only one side has, as often as it has them more often than the other."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -216,15 +212,13 @@ def compare_plans(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySi
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """Report of `diff`: the decisions of a plan by (scope, index in the file, operator, slot), so that plans with other
-    rewrites can be compared."""
+    """Report of `diff`: the decisions of a plan by (scope, index in the file, operator, slot)."""
     in_file = {decision.scope: _index_in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
 
 def _index_in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """Report of `diff`: a function from the index of a node in a plan, which counts after rewrites, to its index in the
-    file, for one scope."""
+    """Report of `diff`: a function from a node's index in a plan (after rewrites) to that in the file, in one scope."""
     removed = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.removed_nodes)
 
     def index_in_file(index: int) -> int:

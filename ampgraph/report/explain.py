@@ -107,8 +107,7 @@ class Explanation(Shown):
 
     @property
     def short(self) -> str:
-        """Why the node has its precision, in a line: the reason of the first slot in float32, else of the first; ""
-        without slots."""
+        """Why the node has its precision, in a line: by its first float32 slot, else its first; "" without slots."""
         held = self.held or next(iter(self.slots), None)
         return f"by {held.rule}: {held.meant or held.reason}" if held else ""
 
@@ -134,8 +133,7 @@ class Explanation(Shown):
         return in_rows((name, text) for name, text in rows if text)
 
     def _overview(self) -> Iterable[Html]:
-        """The page's first part: the precision, where the node stands, and for each slot why it has its type and what
-        either would cost."""
+        """The page's first part: the precision, where the node stands, and each slot's type, reason and costs."""
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
@@ -236,8 +234,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
-    """All that `explain` says of a node. ``rewrite``: the one that took away the node that was asked for, and in whose
-    place this one is; None where it was asked for itself."""
+    """All that `explain` says of a node. ``rewrite``: the one that put it in place of the node asked for, or None."""
     flow, options = decided.flow, decided.options
     region = rewrite.explanation if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
@@ -307,11 +304,9 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int, by_class: str) -> SlotReport:
-    """For `explain`: slots of an operator that are decided together: what they hold, why they have their type, the
-    costs.
+    """For `explain`: slots of an operator with one decision: what they hold, why they have their type, the costs.
 
-    ``root``: the unit that represents them. ``by_class``: the reason in words that do not mislead, used where the list
-    decides; "" where its own words do."""
+    ``root``: the unit that represents them. ``by_class``: words that do not mislead for a reason of the list, or ""."""
     flow, settled = decided.flow, decided.settled
     find, why = settled.find, settled.whys[root] or UNDECIDED
     own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
@@ -370,8 +365,8 @@ def explanation_lines(*found: Explanation) -> list[str]:
 
 
 def float32_lines(*found: Explanation) -> list[str]:
-    """The text that `explain` prints without a node, by lines: what is float32, by rule and operator, the most first:
-    how many, why the first of them is, and some names."""
+    """The text of `explain` without a node, by lines: what is float32, by rule and operator, the most first: how many,
+    the reason of the first, and some names."""
     lines = []
     held = [(one.held.rule, one) for one in found if one.held]
     for (_, kind), pairs in grouped(held, lambda pair: (pair[0], pair[1].kind)):
@@ -382,8 +377,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
-    """The rows of `explain` about slots with one decision: their type, why, what they hold, and what either type costs.
-    ``low``: the low type."""
+    """The rows of `explain` on slots with one decision: type, why, what they hold, what ``low`` and float32 cost."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.meant or slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -30,8 +30,7 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule of `check` (a key of `RULES`) that a file does not meet. ``level``: ``error``, or ``warning`` for what may
-    be meant so."""
+    """A rule (one of `RULES`) that a file does not meet. ``level``: ``error``, or ``warning`` if it may be meant so."""
 
     rule: str
     level: str

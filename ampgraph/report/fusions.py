@@ -101,8 +101,7 @@ class Fusions:
 
     @property
     def how(self) -> str:
-        """In the report of fusions: what the runtime does with the file: it "builds" an engine or "optimises" a
-        graph."""
+        """Report of fusions: what the runtime does with the file: it "builds" an engine or "optimises" a graph."""
         return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
 
@@ -142,8 +141,7 @@ def fused_operators(
 
 @dataclass(frozen=True)
 class _Side:
-    """What a runtime makes of one model, for the report of fusions; ``graph`` is None where it makes nothing, ``note``
-    why."""
+    """What a runtime makes of one model, for the report of fusions: a ``graph``, or None and in ``note`` why."""
 
     runtime: str = ""
     graph: TargetGraph | None = None
@@ -152,9 +150,8 @@ class _Side:
 
 
 def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object = None) -> EngineSizes:
-    """For the reports on TensorRT: the sizes that an engine is built for: those of the samples in ``data``, or without
-    them of a generated one for ``dims``; and between the least and the largest that ``dims`` says. Raises as
-    `load_samples` does."""
+    """For the reports on TensorRT: the sizes that an engine is built for: those of the samples in ``data``, else of a
+    generated one; and the least and the largest that ``dims`` says. Raises as `load_samples` does."""
     *ends, usual = extremes(dims)
     generated = [load_samples(model, count=1, dims=sizes) for sizes in ends]
     generated.append(load_samples(model, count=1, dims=usual) if data is None else load_samples(model, data, dims=dims))
@@ -162,7 +159,7 @@ def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object 
 
 
 def _build_engine(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
-    """Report of `inspect`: the engine that TensorRT builds of a model, as counts; a note where it refuses the model."""
+    """Report of `inspect`: the engine that TensorRT builds of a model, as counts; a note where it refuses."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
     if answer.engine is None:
@@ -176,8 +173,7 @@ def _build_engine(model: Runnable, python: str, dims: Mapping[str, int]) -> _Sid
 
 
 def _why_not_here(provider: str) -> str:
-    """Report of `inspect`: why the onnxruntime of this process cannot tell what ``provider`` would run; "" if it
-    can."""
+    """Report of `inspect`: why this process's onnxruntime cannot tell what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -188,8 +184,7 @@ def _why_not_here(provider: str) -> str:
 
 
 def _optimise_graph(model: Runnable, python: str, provider: str) -> _Side:
-    """Report of `inspect`: the graph that ONNX Runtime would run of a model, as counts; a note where it refuses the
-    model."""
+    """Report of `inspect`: the graph that ONNX Runtime would run of a model, as counts; a note where it refuses."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     try:
         found = optimized(proto, provider, python=python, folder=folder)
@@ -220,8 +215,7 @@ FLAGS = {"--minShapes": "least", "--optShapes": "", "--maxShapes": "largest"}
 
 
 def shape_words(flow: Dataflow, options: Options) -> str:
-    """A report's words on how to tell trtexec sizes of the inputs' open dimensions: those that --dim says, else those
-    that costs guess; "" where none is open."""
+    """A report's words on sizes of the inputs' open dimensions for trtexec, by --dim or guessed; "" if none is open."""
     from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
     inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]
@@ -240,6 +234,5 @@ def shape_words(flow: Dataflow, options: Options) -> str:
 
 
 def _open_dims(flow: Dataflow, value: int) -> list[object]:
-    """For a report's words on open dimensions: the dimensions of a value that the file leaves open, as it has them:
-    names, None or negative numbers."""
+    """A report's words on open dimensions: those of a value, as names, None or negative numbers."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

@@ -209,8 +209,8 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
 
 
 def _matching_terms(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """The terms of the glossary that equal one of some (fp16 is float16 too), with their meanings; ``begun``: also
-    those that begin with one."""
+    """The glossary's terms that equal one of some (fp16: float16), or if ``begun`` begin with one, and their
+    meanings."""
     wanted = {_normalized(word) for term in terms for word in (term, dtype_word(term) or "") if word}
     starts = tuple(f"{one} " for one in wanted) if begun else ()
     found = {}
@@ -240,6 +240,5 @@ def page() -> str:
 
 
 def _normalized(term: str) -> str:
-    """A term of the glossary as it is compared: lower case, blanks for all but letters and digits, without an "s" at
-    the end."""
+    """A term of the glossary as it is compared: lower case, of letters and digits alone, without an "s" at the end."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

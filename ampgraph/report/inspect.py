@@ -33,8 +33,7 @@ LAYERS, DEPTH = 24, 2  # rows of the table of layers, and how deep it goes
 
 @dataclass
 class Layer:
-    """One scope of the exporter: its own ``name``, nodes by precision, those of the scopes below included, and these
-    scopes by name."""
+    """One scope of the exporter: its nodes by precision, those of scopes below included, and these scopes by name."""
 
     name: str
     nodes: Counter[str] = field(default_factory=Counter)
@@ -76,9 +75,8 @@ class Changes:
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Shown):
-    """The report of `inspect`. ``nodes`` and ``products`` are by precision, without Casts, counted once for each call
-    of a function that holds them; ``file_nodes``: how many nodes the file has. ``unknown``: operators without a
-    schema."""
+    """The report of `inspect`. ``nodes`` and ``products`` are by precision, without Casts, and counted once for each
+    call of their function; ``file_nodes``: how many the file has; ``unknown``: operators without a schema."""
 
     model: str
     version: str  # of the format: "opset 18", "mind_ir_version 3"
@@ -167,8 +165,7 @@ def view_graph(label: str, graph: Graph, path: str | None = None) -> ModelView:
 
 
 def inspection_of(seen: ModelView, original: ModelView | None, recipe: Recipe) -> Inspection:
-    """The report of `inspect`: what is in a model by precision, what differs from its ``original``, and its estimated
-    speed.
+    """The report of `inspect`: what is in a model by precision, what differs from its ``original``, estimated speed.
 
     ``recipe``: its lists say what is a product, and why a Cast stands where it does; speed is estimated for its target
     and its sizes of open dimensions."""
@@ -220,15 +217,14 @@ def fusions_of(
 
 
 def precision(flow: Dataflow, op: Op) -> str:
-    """How reports count a node: by its low type if any of its tensors has one, else float32 or float64, else
-    `OTHER`."""
+    """How reports count a node: as low if any of its tensors is, else as float32 or float64, else as `OTHER`."""
     found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 
 
 def _speed(seen: ModelView, original: ModelView | None, recipe: Recipe) -> Speed | None:
     """Report of `inspect`: the estimated speed of a low file beside float32; None for MindIR, for a file without low
-    nodes, and for a target that lacks the low type that most nodes have."""
+    nodes, and for a target without kernels of their type."""
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]
@@ -247,8 +243,7 @@ def _in_order_of_precisions(counts: Counter[str]) -> dict[str, int]:
 
 
 def _count_in_layers(layers: Layer, path: str, found: str) -> None:
-    """Report of `inspect`: counts a node of precision ``found`` in the layer of this path and in all around it, which
-    are made as they come. ``layers``: the top one."""
+    """Report of `inspect`: counts a node of precision ``found`` in the layer of a path and all around it."""
     layers.nodes[found] += 1
     for name in path.split(".") if path else []:
         layers = layers.children.setdefault(name, Layer(name))
@@ -278,8 +273,7 @@ def _changes_since(seen: ModelView, original: ModelView) -> Changes:
 
 def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
     """For reports that compare models: (kind, key) -> (name, precision) of each node but Casts. The key is the node's
-    name if no other node of the kind has it, else its first output's, else its index; the name is its own, or its first
-    output's."""
+    name if that is unique in its kind, else its first output's, else its index."""
     sharers = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
@@ -311,8 +305,7 @@ def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
-    """Report of `inspect`: (name, counts) of the layers inside one, and of those inside them, each indented by its
-    depth; numbered neighbours of the same content share a row."""
+    """Report of `inspect`: (name, counts) of all layers inside one, indented by depth; alike neighbours share a row."""
     rows = []
     for name, child in _grouped_alike(list(layer.children.values())):
         rows.append(("  " * depth + name, _counts_in_words(child.nodes) + ("" if name == child.name else " each")))
@@ -321,8 +314,8 @@ def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
 
 
 def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: (name of a row, first of its layers): layers that follow one another by number and have the
-    same content share a row, named "0-11"."""
+    """Report of `inspect`: (name of a row, its first layer): numbered neighbours of equal content share a row,
+    "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
         if groups and _repeats(groups[-1][-1], child):
@@ -333,7 +326,7 @@ def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
 
 
 def _repeats(before: Layer, layer: Layer) -> bool:
-    """Report of `inspect`: whether a layer has the number after that of the one ``before`` it, and the same content."""
+    """Report of `inspect`: whether a layer has the next number after ``before``, and the same content."""
     if not (before.name.isdigit() and layer.name.isdigit() and int(layer.name) == int(before.name) + 1):
         return False
     return _layer_content(before) == _layer_content(layer)
@@ -345,8 +338,7 @@ def _layer_content(layer: Layer) -> object:
 
 
 def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
-    """The page's bars of layers as rows (path, number of nodes, bar), in the graph's order, as deep as there is room;
-    none where no layer is named."""
+    """The page's rows (path, number of nodes, bar) of layers, in the graph's order, as deep as there is room."""
     found = _layers_within(top, "", DEPTH)
     found = found if len(found) <= LAYERS else _layers_within(top, "", 1)
     most = max((sum(layer.nodes.values()) for _, layer in found), default=1)
@@ -355,8 +347,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """Report of `inspect`: (path, layer) of the layers within a layer, ``depth`` levels deep. ``path``: that of the
-    layer, with a dot behind it, or ""."""
+    """Report of `inspect`: (path, layer) of layers within one, ``depth`` levels deep. ``path``: the front of theirs."""
     found: list[tuple[str, Layer]] = []
     for name, child in layer.children.items() if depth else ():
         found += [(f"{path}{name}", child), *_layers_within(child, f"{path}{name}.", depth - 1)]

@@ -23,8 +23,7 @@ def titled(title: str, lines: Sequence[str]) -> Rows:
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """A report's table as lines, its cells aligned by column, but for those of the last one; ``align``: ``<`` to the
-    left, ``>`` to the right. It has at least one row."""
+    """A report's table, of one row or more, as lines with columns aligned to the left (``<``) or the right (``>``)."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -40,14 +39,12 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def and_more(items: Sized, most: int, end: str = "") -> list[str]:
-    """The line of a report that says how many items there are beyond ``most``, with ``end`` behind it; no line where
-    there are none."""
+    """The line of a report on how many items there are beyond ``most``, and ``end``; no line where there are none."""
     return [f"and {len(items) - most:,} more{end}"] if len(items) > most else []
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
-    """For a report: (key, items) for each key of the items, the largest group first; groups of one size, and the items
-    of a group, as they come."""
+    """For a report: (key, items) for each key of the items, the largest group first, else in the order of the items."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -67,8 +64,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def middle_left_out(name: str, most: int) -> str:
-    """For a report: a name in at most ``most`` characters: of a longer one the middle is left out, as both ends tell
-    something."""
+    """For a report: a name in at most ``most`` characters; of a longer one the middle is left out."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
 

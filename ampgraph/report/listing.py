@@ -44,8 +44,7 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    """The report's lines on one operator of `lists`: class, reason, and what kernels, slots and ties say. ``level``:
-    the name of the level."""
+    """The report's lines on one operator of `lists`: its class at a level, why, kernels, slots and ties."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     rows = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
@@ -63,9 +62,8 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
 
 
 def lists_report(recipe: Recipe, wanted: str = "") -> ListRows:
-    """The report of `lists`: the rows of a recipe's policy at its level. ``wanted``: only this operator, or those that
-    the glob matches; "" for all. Raises AmpError AMP301 to AMP303 for lists, levels and policies that are none, AMP309
-    for an operator that is none."""
+    """The report of `lists`: the rows of a recipe's policy at its level. ``wanted``: one operator or a glob of them, ""
+    for all. Raises AmpError AMP301 to AMP303 for unknown lists, levels and policies, AMP309 for an unknown operator."""
     lists = lists_of(recipe)
     level = level_of(recipe, lists)
     found = ListRows(policy(recipe.policy).rows(lists, level, wanted))
@@ -91,8 +89,7 @@ def rule_rows() -> list[RuleRow]:
 
 
 def _levels_in_words(rule: Rule) -> str:
-    """Report of `lists --rules`: the levels at which a rule acts, and those at which it only warns, in words; "all" for
-    every level that has guards."""
+    """Report of `lists --rules`: the levels at which a rule acts or only warns, in words; "all" for all with guards."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, setting in guards.items() if setting == "warn" and rule.levels == "warned"]
     holds = [name for name, setting in guards.items() if rule.at(setting) and name not in warns]

@@ -49,8 +49,7 @@ def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
-    """Report of a run: the maps (label -> probability) that an output is, one or a list of them; none for any other
-    output."""
+    """Report of a run: the maps (label -> probability) of an output that is one or a list of them; else none."""
     items = value if isinstance(value, list) else [value]
     maps = [item for item in items if isinstance(item, Mapping)]
     return maps if len(maps) == len(items) else []

@@ -58,8 +58,7 @@ MEANING = {
     "user": "asked for by {text}",
     "weight": "constant {text}",
 }
-"""Rule -> what its reasons mean to a reader who does not know the planner, for rules whose reasons ({text}) do not say
-so."""
+"""Rule -> what its reasons ({text}) mean to a reader who does not know the planner, where they do not say so."""
 MEANING_OF = {
     "list": "level {level} keeps {kind} in float32: {about}",
     "region": "together these nodes are {about}, which {level} keeps in float32",
@@ -143,8 +142,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Rewritten(Data):
-    """Rewrites of a plan that write the same: their name, what is written, how many there are, and a sentence on
-    them."""
+    """Rewrites of a plan that write the same: their name, what they write, how many, and a sentence on them."""
 
     name: str
     what: str
@@ -337,8 +335,7 @@ def _range_in_words(found: Sequence[Range]) -> str:
 
 
 def _decision_by_node(plan: Plan) -> dict[tuple[str, int], Decision]:
-    """For the summary: one decision for each node, by (path of the scope, index): that of its first low slot, else of
-    its first slot."""
+    """For the summary: by (path of the scope, index) one decision of a node: of its first low slot, else its first."""
     found: dict[tuple[str, int], Decision] = {}
     for decision in plan.decisions:
         place = decision.scope, decision.index
@@ -359,14 +356,9 @@ def summarize(
     output: str | None,
     changed: bool,
 ) -> Summary:
-    """The summary of `convert`, without check, speed and reason for no file, which the caller adds.
-
-    Args:
-        made: what `node_choices` says of the plan.
-        before: the census of the model that was given, ``after``: of the result.
-        model: the name of the file that was read, ``output``: of the one that was written, or None.
-        changed: whether the result differs from the model.
-    """
+    """The summary of `convert`, without check, speed and reason for no file, which the caller adds. ``made``: by
+    `node_choices`; ``before`` and ``after``: the census of the given model and of the result; ``model`` and ``output``:
+    the files that were read and written; ``changed``: whether the result differs from the model."""
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
     made = _with_integers_as_reason(made, lists)
@@ -438,8 +430,7 @@ def _pinned_groups(nodes: Iterable[Chosen], plan: Plan) -> tuple[Pinned, ...]:
 
 
 def _reason_in_words(node: Chosen, plan: Plan) -> str:
-    """For the summary: why a node stays float32, for a reader who does not know the planner: by `MEANING` and
-    `MEANING_OF`, else the reason as it is."""
+    """For the summary: why a node stays float32: what `MEANING_OF` or `MEANING` say of its rule, else its reason."""
     why = node.why
     sentence = MEANING.get(why.rule, "{text}")
     if why.about:
@@ -505,8 +496,7 @@ def _how_to_use(summary: Summary, check: CheckVerdict) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """The summary's words on why there was nothing to lower, to stand behind those; "" where there are float32 nodes,
-    which have their own reasons."""
+    """The summary's words on why there was nothing to lower; "" where float32 nodes have reasons of their own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -530,8 +520,7 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _casts_in_words(summary: Summary) -> str:
-    """The summary's words on Casts before and after, and how many of the difference are redundant ones that the rewrite
-    `cast` removed."""
+    """The summary's words on Casts before and after, and on the redundant ones that the rewrite `cast` removed."""
     added = summary.casts_after - summary.casts_before
     gone = sum(one.count for one in summary.rewritten if one.name == "cast")
     rest = added + gone
@@ -550,8 +539,7 @@ def _interface_in_words(summary: Summary) -> str:
 
 
 def _level_in_words(summary: Summary) -> str:
-    """The summary's words behind the options: what the level asks for, if the policy is ampgraph's own, and where to
-    read more."""
+    """The summary's words behind the options: what a level of ampgraph's own policy asks for, where to read more."""
     about = load_levels().get(summary.level) if _load_policy(summary.policy).ours else None
     asked = about.description.replace("{low}", f"in {summary.dtype}") if about else ""
     return f"; the level asks for {asked} ({HELP})" if asked else f" ({HELP})"
@@ -566,8 +554,7 @@ def _nothing_gained(summary: Summary) -> str:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    """The summary's rows on products: how many are low and why others are not; ``every``: these reasons in rows of
-    their own."""
+    """The summary's rows on products: how many are low and why others are not; ``every``: a row for each reason."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
@@ -580,8 +567,7 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
     """The summary's rows on what is float32, one for each rule that decided it, guards first, then by the number of
-    nodes; ``most`` rows at most, the last of which counts what is left. ``none``: the sentence where no guard fired, or
-    nothing."""
+    nodes; ``most`` at most, the last of which counts the rest. ``none``: the sentence where no guard fired, if any."""
     rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
@@ -639,8 +625,7 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _note_rows(summary: Summary) -> Rows:
-    """The summary's rows on notes, by topic, with a few examples of each; topics of which other rows speak are left
-    out."""
+    """The summary's rows on notes, by topic, with examples of each; topics of other rows are left out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
@@ -654,8 +639,8 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _rule_in_words(rule: str, policy: str) -> str:
-    """For the summary: the rule that decided a node's precision, in the words that `ampgraph help` takes. ``policy``:
-    the name of the plan's policy, which is also the name of a framework's own rule."""
+    """For the summary: the rule that decided a node's precision, as `ampgraph help` knows it. ``policy``: the plan's,
+    after which a framework's own rule is named."""
     return f"{_load_policy(policy).framework}'s rules" if rule == policy else rule
 
 

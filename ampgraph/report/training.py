@@ -37,8 +37,7 @@ PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and
 class StepReport(Shown):
     """The report of `build-step`: a training step in numbers. ``nodes`` and ``products`` (of matrices and
     convolutions): part, one of `PARTS` -> type -> how many compute in it; ``trained``: how many ``parameters``;
-    ``trained_numbers``: how many numbers these have; ``frozen``: names of parameters that the step leaves as they
-    are."""
+    ``trained_numbers``: of how many numbers; ``frozen``: names of parameters that stay as they are."""
 
     model: str
     output: str
@@ -79,8 +78,7 @@ class StepReport(Shown):
 
 
 def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
-    """The report of `build-step` on a step. ``model`` and ``output``: the names of the files of the forward graph and
-    the step."""
+    """The report of `build-step`. ``model`` and ``output``: the names of the forward graph's file and the step's."""
     state = step.initial_state
     trained = [state[name] for name in step.parameters]
     nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
@@ -132,8 +130,7 @@ def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """A line of the report of `train`, at the end of an epoch of ``epochs`` in all: losses, skipped steps, loss scale,
-    and what validation found."""
+    """A line of the report of `train` on an epoch of ``epochs``: losses, skipped steps, loss scale, validation."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:

@@ -198,8 +198,7 @@ class Tuning(Shown):
 
 
 def _verdict_line(found: Tuning) -> str:
-    """The verdict of the report of `tune`: with how much in float32 it met the tolerance; where it did not, the
-    smallest error."""
+    """The verdict of the report of `tune`: with how much float32 it met the tolerance, or the smallest error."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
         return f"missed: {error}, however much is float32: what is still low was asked to be, or is low in the file"

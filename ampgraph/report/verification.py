@@ -70,8 +70,7 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether `verify` found the error within the tolerance, at every output (see `all_within`) and at every
-        step."""
+        """Whether `verify` found the error within the tolerance, at all outputs (`all_within`) and all steps."""
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and all_within(self.outputs, self.overall, self.tolerance)
 
@@ -117,8 +116,7 @@ class Verification(Shown):
         return in_rows([*rows, *_repair_rows(self), ("verdict", self.verdict)])
 
     def _overview(self) -> Iterable[Html]:
-        """The top of the page of `verify`: the verdict, the error of each output, and the error along the graph in the
-        sample that was looked at."""
+        """The top of the page of `verify`: the verdict, the error of each output, and that along the graph."""
         rows: list[tuple[str, ...]] = []
         for one in self.outputs:
             found = (one.scores.median, one.scores.p90, one.scores.worst) if one.judged else ()
@@ -131,8 +129,7 @@ class Verification(Shown):
 
 
 def _repair_rows(found: Verification) -> Rows:
-    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to; none where no
-    repair was looked for."""
+    """The report's rows on repairs: what was tried and mends the model, or why nothing does; none without a search."""
     if found.mended is None:
         return []
     if found.repair is None:
@@ -213,8 +210,8 @@ def _output_verdict(output: Agreement, found: Verification) -> str:
 
 
 def _output_lines(output: Agreement) -> list[str]:
-    """The report's lines on one output: its errors by its own measure and by relative L2, the part that decides, how
-    many rows were paired, details, and samples left out; hardly any where nothing was compared."""
+    """The report's lines on one output: errors by its own measure and relative L2, the part that decides, paired rows,
+    details, samples left out; at most what is not finite where nothing was compared."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -296,16 +293,14 @@ def _ok_or_missed(met: bool) -> str:
 
 
 def _error_bars(output: Agreement, found: Verification) -> Html:
-    """The page's picture of the errors of one output as bars, one for each sample that is finite and above zero, with
-    the tolerance as a line; empty without such samples or without a tolerance."""
+    """The page's picture of an output's errors above zero, a bar a sample, and the tolerance; empty without any."""
     errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
     words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
 
 
 def _errors_along_graph(found: Verification) -> Html:
-    """The page's picture of the error behind each node, in their order, with the tolerance as a line; empty where no
-    errors were traced."""
+    """The page's picture of the error behind each node, in their order, and the tolerance; empty without errors."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
         return Html("")

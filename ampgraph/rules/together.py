@@ -88,16 +88,15 @@ class LowStored:
             if edit is None:
                 return NOBODY
             if edit.store == "both":
-                uses = [use for use in uses if self.flow.place(use) in set(edit.uses)]
+                rounded = set(edit.uses)
+                uses = [use for use in uses if self.flow.place(use) in rounded]
         return {(use.op, use.index) for use in uses}
 
     def shares_of_scaling(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
         """Rounded together: a scaling's number, and the stored values that make up for its error, of a product in front
-        or else of those behind. (0, {}) where it has no such number.
-
-        No values where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
-        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: values of other scalings.
-        """
+        or else of those behind. (0, {}) where it has no such number. No values where the product's operands are not
+        stored, are read elsewhere, or are low numbers already, nor where the number is read elsewhere and rounding
+        takes 2^-12 of it at most. ``shared``: values of other scalings."""
         numbers = [self._number(op, place, shared) for place in range(len(op.inputs))]
         place = next((k for k, number in enumerate(numbers) if number), None)
         multiplies = self.traits.has(op.kind, "multiplies")

@@ -15,7 +15,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph import AmpError, Plan
 from ampgraph.api.check import convert_and_check
-from ampgraph.api.prepare import move_opset
+from ampgraph.api.prepare import at_given_opset, low_interface, move_opset
 from ampgraph.api.steps import Job
 from ampgraph.core.annotations import NODES, PRECISION, REASON
 from ampgraph.core.progress import silent
@@ -421,3 +421,27 @@ def test_opsets_that_are_given() -> None:
     assert opset_of(ampgraph.convert(given(CLIPS, 9), opset="13")) == 13  # type: ignore[call-overload]
     assert str(ampgraph.Recipe.from_text("O2,opset=auto")) == "O2,float16,opset=auto"
     assert ampgraph.Recipe.from_text("O2,opset=13").opset == 13
+
+
+def test_what_io_words_mean() -> None:
+    """The last word on a name holds; a pattern may match what cannot be low, if it matches what can as well."""
+    text = "g (float[4] x, int64[4] i) => (float[4] y, int64[4] j) { y = Relu (x) j = Neg (i) }"
+    graph = adapters.load(parse(text))[0]
+    for words, chosen in (
+        ([], set()),
+        (["low"], {"x", "i", "y", "j"}),
+        (["low", "i=keep", "j=keep"], {"x", "y"}),
+        (["?=low", "y=keep"], {"x", "i", "j"}),
+        (["x=keep", "x=low"], {"x"}),
+    ):
+        assert low_interface(graph, words) == chosen, words
+    for word, said in (("z=low", "matches no input"), ("x=high", "does not say"), ("[ij]=low", "cannot be low")):
+        with pytest.raises(ampgraph.AmpError, match=f"AMP305.*{said}"):
+            low_interface(graph, [word])
+
+
+def test_an_opset_that_is_not_a_number_is_refused_where_one_is_needed() -> None:
+    graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Relu (x) }"))[0]
+    assert at_given_opset(graph, Recipe.of()) is graph
+    with pytest.raises(ampgraph.AmpError, match="AMP307.*no meaning here"):
+        at_given_opset(graph, Recipe.of(opset="auto"))

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from ampgraph.api import mixlist as module
 from ampgraph.api.mixlist import ascend_names, build_mixlist
 from ampgraph.core.errors import AmpError
 from ampgraph.core.spellings import LEVELS
@@ -135,3 +136,14 @@ def test_mistakes_leave_nothing_behind(amp, tmp_path, monkeypatch, words, code, 
     before = contents(tmp_path)
     refused(amp("export-mixlist", *words), code, said)
     assert contents(tmp_path) == before and os.path.exists(os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [('Nothing = ["Add"]', "no operator 'Nothing'"), ('Add = ["B", "A"]', "of 'Add'")]
+)
+def test_a_mistake_in_the_names_is_ours_and_said(tmp_path, monkeypatch, text, said):
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / module.NAMES_FILE).write_text(text)
+    monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
+    with pytest.raises(AmpError, match=f"AMP901.*{said}"):
+        module.ascend_names.__wrapped__()

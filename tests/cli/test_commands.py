@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import ampgraph
-from ampgraph.cli.console import joined, main
+from ampgraph.cli.console import join_pieces, main
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import schema, view
 from ampgraph.runtime.devices import choose
@@ -360,9 +360,9 @@ def test_bash_ends_words_at_colons_and_takes_what_stands_behind(monkeypatch, cap
 
 
 def test_words_of_bash_are_joined_as_they_were_typed():
-    assert joined(["a", "op", ":", "x", "::", "y", "b"], 5) == (["a", "op:x::y", "b"], 1)
-    assert joined(["a", "--level", "="], 2) == (["a", "--level="], 1)
-    assert joined(["a", "b"], 2) == (["a", "b", ""], 2)
+    assert join_pieces(["a", "op", ":", "x", "::", "y", "b"], 5) == (["a", "op:x::y", "b"], 1)
+    assert join_pieces(["a", "--level", "="], 2) == (["a", "--level="], 1)
+    assert join_pieces(["a", "b"], 2) == (["a", "b", ""], 2)
 
 
 @pytest.mark.slow

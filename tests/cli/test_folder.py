@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ampgraph.cli.folder import FIXED, Room, named_for_web
+from ampgraph.cli.folder import FIXED, MemoryBudget, named_for_web
 from cli_helpers import COMMAND, MODELS, contents, data_model, process, refused
 
 
@@ -155,9 +155,9 @@ def test_options_of_a_folder_are_refused_for_a_file(amp, pipeline):
 
 
 def test_what_does_not_fit_waits_but_for_the_first():
-    room = Room()
+    room = MemoryBudget()
     free = room.free
-    with room.of(free + FIXED):
+    with room.reserve(free + FIXED):
         assert (room.running, room.free) == (1, -FIXED)
     assert (room.running, room.free) == (0, free)
 

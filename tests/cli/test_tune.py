@@ -128,11 +128,11 @@ def test_time_left_is_told_on_a_terminal():
     """The column itself: rich draws it only where it knows a speed."""
     from rich.console import Console
 
-    from ampgraph.cli.terminal import TerminalDisplay, bars
+    from ampgraph.cli.terminal import TerminalDisplay, progress_bars
 
     screen = Console(force_terminal=True, width=120)
     clock = iter(float(n) for n in range(1000))
-    with screen.capture() as captured, bars(screen, get_time=lambda: next(clock)) as shown:
+    with screen.capture() as captured, progress_bars(screen, get_time=lambda: next(clock)) as shown:
         told = TerminalDisplay(shown)
         for done in range(0, 60, 10):
             told.part("run 1", done, 168)
@@ -144,10 +144,10 @@ def test_a_line_of_the_report_stands_alone_beside_the_bar(capsys):
     """The bar is taken down for it, and goes on."""
     from rich.console import Console
 
-    from ampgraph.cli.terminal import TerminalDisplay, bars
+    from ampgraph.cli.terminal import TerminalDisplay, progress_bars
 
     screen = Console(force_terminal=True, width=120)
-    with screen.capture() as captured, bars(screen) as shown:
+    with screen.capture() as captured, progress_bars(screen) as shown:
         told = TerminalDisplay(shown)
         told.part("run 1", 1, 168)
         told.line("a line of the report")

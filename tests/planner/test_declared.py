@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from onnx_text import parse
 
 PLUG = "my.plugins::Plug"
 LISTED = f'[allow]\n"{PLUG}" = "its kernel is for half"\n'
@@ -96,3 +97,15 @@ def test_other_classes_and_reports(tmp_path: Path) -> None:
     listed.write_text(f'[float32]\n"{PLUG}" = {{ T = "no slot of such an operator" }}\n')
     with pytest.raises(AmpError, match="has no type variable"):
         ampgraph.convert(net(), lists=[listed], check="off")
+
+
+@pytest.mark.parametrize(("named", "rules"), [("one", ["user", "unknown"]), ("two", ["unknown", "user"])])
+def test_of_two_the_one_that_is_named_goes_low(named: str, rules: list[str]) -> None:
+    """Two operators of one kind without a schema, whichever stands first in the file."""
+    text = "m = MatMul (x, w)  p = my.Own (m)  n = MatMul (p, w)  q = my.Own (n)  y = MatMul (q, w)"
+    given = parse(f"g (float[4,8] x) => (float[4,8] y) {{ {text} }}", w=(8, 8), domains=["my"])
+    for node, name in zip((node for node in given.graph.node if node.op_type == "Own"), ("one", "two"), strict=True):
+        node.name = name
+    found = [d for d in ampgraph.plan(given, "O2", low=named).decisions if d.kind == "my::Own" and d.slot == "out0"]
+    assert [decision.why.rule for decision in found] == rules
+    assert [decision.dtype for decision in found] == ["float16" if rule == "user" else "float32" for rule in rules]

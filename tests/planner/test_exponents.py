@@ -17,9 +17,12 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.ranges import Ranges
+from ampgraph.formats import adapters
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.oplists.traits import traits
 from ampgraph.passes.rewrite_regions import RewriteRegions
+from ampgraph.rules.rewrites.exponent import scaling_edits
 from onnx_text import parse
 
 WIDTH, WORDS, SEEDS = 32, 50, range(4)
@@ -167,6 +170,10 @@ def test_float32_is_the_same_to_the_bit(name: str) -> None:
     )  # where a sum or a square needs a product
     for feed in feeds(model):
         assert in_float32(model, feed).tobytes() == in_float32(written, feed).tobytes()
+    # what is compared by name knows the scaled values by the names that they got, and no other
+    made = {output for node in written.graph.node for output in node.output}
+    renamed = rewrites[0].renamed
+    assert renamed and {new for new, _ in renamed.values()} <= made and made.isdisjoint(renamed)
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
@@ -213,3 +220,36 @@ def test_a_plan_with_other_exponents_is_refused(exponent: int) -> None:
     row["rewrites"][0]["exponents"][0][1] = exponent
     with pytest.raises(AmpError, match="AMP402"):
         ampgraph.apply(model, Plan.from_json(json.dumps(row)))
+
+
+@pytest.mark.parametrize(
+    ("body", "exponents", "edits"),
+    [
+        ("y = Sqrt (x)", {"x": 4, "y": 2}, {}),
+        ("y = Sqrt (x)", {"x": 4, "y": 4}, None),
+        ("y = Reciprocal (x)", {"x": 4, "y": -4}, {}),
+        ("y = Pow (x, three)", {"x": 4, "y": 12}, {}),
+        ("y = Pow (x, three)", {"x": 4}, None),
+        ("y = Pow (x, z)", {"x": 4}, {0: -4}),  # by a computed exponent: what it reads is scaled back
+        ("y = Pow (x, z)", {"x": 4, "y": 4}, None),
+        ("y = Mul (x, g)", {"x": 4, "y": 6}, {1: 2}),
+        ("y = Mul (g, x)", {"x": 4, "y": 6}, {0: 2}),
+        ("y = Div (x, g)", {"x": 4, "y": 6}, {1: -2}),
+        ("y = Div (g, x)", {"x": 4, "y": 6}, {0: 10}),
+        ("y = Add (x, z)", {"x": 4, "y": 4}, {1: 4}),
+        ("y = Gemm (x, w, g)", {"y": 3}, {1: 3, 2: 3}),
+        ("y = Exp (x)", {"x": 4}, {0: -4}),
+        ("y = Exp (x)", {"y": 4}, None),
+        ("y = Clip <max = 6.0> (x)", {"x": 4, "y": 4}, None),  # an old Clip, by a number of its own
+    ],
+)
+def test_which_operands_are_scaled_on_top(body: str, exponents: dict[str, int], edits: dict[int, int] | None) -> None:
+    """Place of an operand -> e, for values that are held as 2^-e of themselves."""
+    opset = 7 if "Clip" in body else 13
+    stored = {"three": np.float32(3), "g": np.ones(4, np.float32), "w": (4, 4)}
+    text = f"g (float[4,4] x, float[4,4] z) => (float[4,4] y) {{ {body} }}"
+    model = parse(text, {name: array for name, array in stored.items() if name in body.split("(")[1]}, opset=opset)
+    flow = adapters.load(model)[0].dataflow("float16")
+    ids = {value.name: value.id for value in flow.values}
+    found = scaling_edits(flow, traits(), flow.ops[0], {ids[name]: e for name, e in exponents.items()})
+    assert found == edits

@@ -502,3 +502,63 @@ def test_transposes_that_stay_and_the_plan() -> None:
     plan = ampgraph.plan(transpose_model(FORMS["a bias"][0]), level="O3", target="cuda")
     (rewrite,) = plan.rewrites
     assert rewrite.name == "transpose" and "crashes" in rewrite.explanation
+
+
+# What TensorRT makes an attention of with fewer kernels, once stored tensors, scalings and repeated heads are moved.
+
+ATTENTIONS = {
+    "stored": """(float[2,4,4,8] q, float[2,4,8,4] k, float[2,4,4,8] v) => (float[2,4,4,8] y) {
+        r = Reshape (bias, sizes)  b = Transpose <perm = [2, 0, 1]> (r)
+        s = MatMul (q, k)  a = Add (s, b)  p = Softmax <axis = -1> (a)  y = MatMul (p, v)""",
+    "early": """(float[2,6,8] x, float[2,2,4,6] n, float[2,2,6,4] v, float[1,1,6,6] mask) => (float[2,2,6,4] y) {
+        h = MatMul (x, w)  r = Reshape (h, sizes)  t = Transpose <perm = [0, 2, 1, 3]> (r)  q = Mul (t, half)
+        s = MatMul (q, n)  a = Add (s, mask)  p = Softmax <axis = -1> (a)  y = MatMul (p, v)""",
+    "across": """(float[4,6,8] x, float[4,6,8] z, float[4,6,8] v) => (float[4,6,8] y) {
+        q = Sigmoid (x)  h = Sigmoid (z)  t = Transpose <perm = [0, 2, 1]> (h)  k = Div (t, half)  s = MatMul (q, k)
+        o = MatMul (q, bias)  a = Add (s, o)  p = Softmax <axis = -1> (a)  y = MatMul (p, v)""",
+    "groups": """(float[2,4,6,4] q, float[2,4,4,6] k, float[2,2,6,4] v) => (float[2,4,6,4] y) {
+        s = MatMul (q, k)  t = Tanh (s)  p = Softmax <axis = -1> (t)  u = Unsqueeze (v, two)  e = Expand (u, wide)
+        r = Reshape (e, sizes)  m = MatMul (p, r)  y = Relu (m)""",
+}
+STORED: dict[str, dict[str, Any]] = {
+    "stored": {"bias": (16, 4), "sizes": np.array([4, 4, 4])},
+    "early": {"w": (8, 8), "half": np.float32(0.5), "sizes": np.array([2, 6, 2, 4])},
+    "across": {"half": np.float32(0.5), "bias": (4, 8, 6)},
+    "groups": {"two": np.array([2]), "wide": np.array([2, 2, 2, 6, 4]), "sizes": np.array([2, 4, 6, 4])},
+}
+OTHERWISE = {
+    "stored, read twice": ("y = MatMul (p, v)", "f = Sin (bias)  g = ReduceSum (f)  c = MatMul (p, v)  y = Add (c, g)"),
+    "stored, moved and read twice": ("y = MatMul (p, v)", "g = ReduceSum (r)  c = MatMul (p, v)  y = Add (c, g)"),
+    "early, moved and read twice": ("y = MatMul (p, v)", "g = ReduceSum (t)  c = MatMul (p, v)  y = Add (c, g)"),
+    "early, by no number": ("q = Mul (t, half)", "f = Exp (half)  q = Mul (t, f)"),
+    "early, no sum of scores": ("s = MatMul (q, n)  a = Add (s, mask)", "s = MatMul (q, n)  a = Sin (s)"),
+    "across, read by one": ("o = MatMul (q, bias)  a = Add (s, o)", "a = Neg (s)"),
+    "across, scaled and read twice": ("a = Add (s, o)", "f = ReduceSum (k)  g = Add (s, o)  a = Add (g, f)"),
+    "groups, of an attention": ("t = Tanh (s)  p = Softmax <axis = -1> (t)", "p = Softmax <axis = -1> (s)"),
+    "groups, repeated and read twice": ("y = Relu (m)", "f = ReduceSum (e)  y = Add (m, f)"),
+}
+
+
+def rewrites_of(name: str, old: str = "", new: str = "", **options: Any) -> set[str]:
+    """The names of the rewrites of an attention's plan for TensorRT, with a part of it written otherwise."""
+    body = ATTENTIONS[name]
+    assert old in body
+    stored = {kind: array for kind, array in STORED[name].items() if kind in body}
+    model = parse(f"g {body.replace(old, new) if old else body} }}", stored, opset=20)
+    return {rewrite.name for rewrite in ampgraph.plan(model, "O2", target="tensorrt", **options).rewrites}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_is_moved_before_an_attention(name: str) -> None:
+    assert name in rewrites_of(name) and name not in rewrites_of(name, rewrite=f"no-{name}")
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_what_stays_before_an_attention(case: str) -> None:
+    name = case.partition(",")[0]
+    assert name not in rewrites_of(name, *OTHERWISE[case])
+
+
+@pytest.mark.parametrize(("name", "node"), [("stored", "r"), ("early", "q"), ("across", "k"), ("groups", "e")])
+def test_what_the_user_names_stays_before_an_attention(name: str, node: str) -> None:
+    assert name not in rewrites_of(name, fp32=f"value:{node}")

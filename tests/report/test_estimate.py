@@ -99,6 +99,27 @@ def test_multiplications_of_an_equation() -> None:
     assert einsum_multiplications("...ij,jk->...ik", [(2, 5, 7), (7, 3)]) is None
 
 
+def test_an_equation_that_does_not_fit_its_operands_has_no_estimate() -> None:
+    assert einsum_multiplications("ij,jk->ik", [(5, 7)]) is None
+    assert einsum_multiplications("ij->ji", [(5, 7, 2)]) is None
+
+
+@pytest.mark.parametrize(
+    ("ranges", "idle", "words"),
+    [
+        ([(0.7, 0.9)], True, "SLOWER than float32 (0.7 to 0.9 times its speed)"),
+        ([(0.7, 0.9), (0.9, 1.1)], True, "may be slower than float32 (0.7 to 1.1 times its speed)"),
+        ([(1.0, 1.0)], True, "hardly faster than float32 (1.0 times its speed)"),
+        ([(1.0, 1.0), (1.2, 1.4)], False, ""),
+        ([], True, "no faster than float32"),
+    ],
+)
+def test_a_gain_that_is_hardly_one_in_words(ranges: list[tuple[float, float]], idle: bool, words: str) -> None:
+    found = Speed(tuple(DeviceSpeed(f"d{number}", *ends) for number, ends in enumerate(ranges)))
+    assert found.idle == idle and (not idle or found.gain == words)
+    assert not Speed(reason="nobody knows", unknown=True).idle
+
+
 PACKED = """g (float[2, 16, 64] x, int32[2] lengths, int32[1] total) => (float[2, 16, 64] y) {
     qkv = MatMul (x, w)
     y, k, v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 4> (qkv, , , , , lengths, total) }"""

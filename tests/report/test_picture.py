@@ -14,10 +14,13 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.formats.adapters import load_onnx
+from ampgraph.report.fusions import Fusions, TargetGraph
 from ampgraph.report.inspect import view_model
 from ampgraph.report.picture.blocks import Block, blocks
 from ampgraph.report.picture.drawing import WIDTH, draw, put_in_folders
-from ampgraph.report.picture.page import Page
+from ampgraph.report.picture.page import Page, runtime_data
+from ampgraph.runtime.optimized import OptimizedNode
 from onnx_text import parse
 
 MODELS = Path(ampgraph.__file__).parent / "models"
@@ -183,6 +186,36 @@ def test_blocks_that_repeat_are_found() -> None:
     # what is all the same is no block, nor what is too short
     assert blocks(["Relu"] * 9, [1] * 9) == list(range(9))
     assert blocks(["Relu", "Abs"] * 2, [1] * 4) == list(range(4))
+
+
+def test_blocks_have_folders_and_rows_of_them_have_one() -> None:
+    """Where a folder would be too wide; of other entries none is put away, and each has a label."""
+    kinds = ["Cast", *["MatMul", "Erf", "Mul"] * 4, "Relu"]
+    nodes = len(kinds)
+    labels, paths = [f"n{number}" for number in range(nodes)], [()] * nodes
+    found = put_in_folders(paths, labels, kinds, [1] * nodes, width=8)
+    assert found.names == ["", "block A1", "block A2", "block A3", "block A4"] and found.parents == [0] * 5
+    assert found.of_nodes == [0, *(1 + place // 3 for place in range(12)), 0]
+    narrow = put_in_folders(paths, labels, kinds, [1] * nodes, width=3)
+    assert "block A1 … block A4" in narrow.names and max(Counter(narrow.parents[1:]).values()) <= 3
+    assert put_in_folders(paths, labels, kinds, [1] * nodes, width=nodes).names == [""]
+
+
+def test_what_a_target_runs_elsewhere_or_not_at_all() -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Neg (x) b = Erf (a) c = Abs (b) y = Relu (c) }"
+    drawing = draw(load_onnx(parse(text)).dataflow())
+    assert runtime_data(None, drawing) is None
+    untold = runtime_data(Fusions(provider="CUDAExecutionProvider", note="none here"), drawing)
+    assert untold == {"title": "on CUDA: cannot be told: none here", "kernels": []}
+    ran = [("Fused", "CUDA", ("a", "b")), ("Relu", "CUDA", ("y",)), ("Memcpy", "CUDA", ()), ("Abs", "CPU", ("c",))]
+    graph = TargetGraph(4, {}, {}, {}, {})
+    nodes = tuple(OptimizedNode("", kind, where, "float16", computes) for kind, where, computes in ran)
+    told = runtime_data(Fusions("ONNX Runtime 1", "CUDAExecutionProvider", graph, None, nodes=nodes), drawing)
+    numbers = {box.makes: number for number, box in enumerate(drawing.nodes)}
+    assert told is not None and told["main"] == "CUDA" and told["elsewhere"] == {"CPU": [numbers["c"]]}
+    assert told["kernels"] == [["Fused", "CUDA", [numbers["a"], numbers["b"]]]] and told["gone"] == []
+    folded = runtime_data(Fusions("ONNX Runtime 1", "", graph, None, nodes=nodes[:2]), drawing)
+    assert folded is not None and folded["gone"] == [numbers["c"]] and folded["elsewhere"] == {}
 
 
 @pytest.mark.slow

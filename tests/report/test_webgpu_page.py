@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import tarfile
 import tempfile
 import threading
 from pathlib import Path
@@ -19,6 +20,8 @@ import onnxruntime as ort
 import pytest
 
 import ampgraph
+from ampgraph.api import webgpu_page
+from ampgraph.api.webgpu_page import MODULE
 from ampgraph.core.arrays import Array
 from ampgraph.core.errors import AmpError
 from ampgraph.numerics.metrics.agreement import compare_outputs
@@ -254,3 +257,82 @@ def test_what_no_browser_runs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(AmpError, match="AMP311.*a browser takes"):
         ampgraph.verify(given, low, webgpu_page=page)
     assert not page.exists() and not list(tmp_path.glob(".page*"))
+
+
+def package(folder: Path) -> Path:
+    """A folder like that of onnxruntime-web: the module names one of the two .wasm files beside it."""
+    (folder / "dist").mkdir(parents=True)
+    (folder / "package.json").write_text('{"version": "1.99.0"}', encoding="utf-8")
+    (folder / "dist" / MODULE).write_text('load("ort-wasm-simd.wasm")', encoding="utf-8")
+    for name in ("ort-wasm-simd.wasm", "ort-wasm-other.wasm"):
+        (folder / "dist" / name).write_bytes(name.encode())
+    return folder
+
+
+@pytest.mark.parametrize("where", ["given", "installed", "npm"])
+def test_the_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """In the folder that is named, the nearest node_modules, or by npm; only what the module names is taken."""
+    place, given = tmp_path / "work" / "deep", None
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    if where == "given":
+        given = package(tmp_path / "given")
+    elif where == "installed":
+        package(tmp_path / "work" / "node_modules" / "onnxruntime-web")
+    else:
+        with tarfile.open(tmp_path / "web.tgz", "w:gz") as archive:
+            archive.add(package(tmp_path / "packed"), "package")
+        npm = tmp_path / "npm"
+        npm.write_text(f"#!/bin/sh\ncp '{tmp_path / 'web.tgz'}' .\n", encoding="utf-8")
+        npm.chmod(0o755)
+        monkeypatch.setattr("ampgraph.api.webgpu_page.shutil.which", lambda name: str(npm))
+    files, version = webgpu_page._onnxruntime_web(given)
+    assert version == "1.99.0" and sorted(files) == ["ort-wasm-simd.wasm", MODULE]
+    assert files["ort-wasm-simd.wasm"] == b"ort-wasm-simd.wasm"
+
+
+def test_arrays_lie_once_in_a_file_where_a_browser_can_read_them(tmp_path: Path) -> None:
+    odd, shared = np.array([1, 2, 3], np.uint8), np.array([[1.5, 2.5]], ">f4")
+    with open(tmp_path / "0.bin", "wb") as file:
+        tensors = webgpu_page._TensorFile(file)
+        first, second = (
+            tensors.write({"odd": odd, "x": shared, "t": np.array(["a", "b"])}),
+            tensors.write({"y": shared}),
+        )
+        with pytest.raises(AmpError, match="AMP311.*complex64.*'z'"):
+            tensors.write({"z": np.zeros(1, np.complex64)})
+    assert first[0] == {"name": "odd", "dtype": "uint8", "shape": [3], "offset": 0}
+    assert first[1] == {"name": "x", "dtype": "float32", "shape": [1, 2], "offset": 8}
+    assert first[2] == {"name": "t", "dtype": "string", "shape": [2], "values": ["a", "b"]}
+    assert second == [{"name": "y", "dtype": "float32", "shape": [1, 2], "offset": 8}]
+    content = (tmp_path / "0.bin").read_bytes()
+    assert len(content) == 16 and np.frombuffer(content, "<f4", 2, 8).tolist() == [1.5, 2.5]
+
+
+def test_the_folder_is_written_whole(tmp_path: Path) -> None:
+    """The samples and what the reference gives on each, without the outputs that a page cannot compare."""
+    body = "y = Relu (x) s = SequenceConstruct (y, x)"
+    given = parse(f"g (float[2, 4] x) => (float[2, 4] y, seq(float[2, 4]) s) {{ {body} }}")
+    feeds = [{"x": np.full((2, 4), number, np.float32)} for number in (-1, 2)]
+    page, web = tmp_path / "page", package(tmp_path / "web")
+    ampgraph.verify(given, given, data=feeds, webgpu_page=page, onnxruntime_web=web)
+    data = json.loads((page / "page.json").read_text(encoding="utf-8"))
+    assert data["reference"]["name"] == "in memory" and data["runtime"] == "onnxruntime-web 1.99.0"
+    for number, (sample, value) in enumerate(zip(data["samples"], (0.0, 2.0), strict=True)):
+        (expected,) = sample["expected"]
+        assert sample["left_out"] == ["s"] and expected["name"] == "y" and sample["file"] == f"samples/{number}.bin"
+        numbers = np.frombuffer((page / sample["file"]).read_bytes(), "<f4", 8, expected["offset"])
+        assert set(numbers) == {value} and sample["reference"] == sample["model"]
+    assert {"index.html", "model", "onnxruntime-web", "page.json", "reference"} <= {
+        path.name for path in page.iterdir()
+    }
+    # another folder is not written over, and what fails leaves no half of one
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "page.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(AmpError, match="AMP105.*no page of verify"):
+        ampgraph.verify(given, given, data=feeds, webgpu_page=tmp_path / "mine", onnxruntime_web=web)
+    with pytest.raises(ZeroDivisionError), webgpu_page._whole_folder(page) as beside:
+        (beside / "half").touch()
+        raise ZeroDivisionError
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "page", "web"]
+    assert data == json.loads((page / "page.json").read_text(encoding="utf-8"))

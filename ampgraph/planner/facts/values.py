@@ -71,9 +71,8 @@ TRUTHS = Interval(0.0, 1.0, True)
 
 
 class Extent(NamedTuple):
-    """How far the numbers of a stored tensor reach: the largest finite magnitude; whether some are below the low type's
-    least number and none above its largest; the share of all elements that are ``beyond`` its range, infinities too;
-    and, of those that are not zero, the share ``flushed`` to zero."""
+    """Of a stored tensor: the largest finite magnitude; whether some numbers are below the low type's least and none
+    above its largest; the share that is ``beyond``, infinities too; and the share of non-zeros ``flushed`` to zero."""
 
     largest: float
     below: bool
@@ -108,14 +107,9 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Values:
-    """The intervals of one model's values, derived when they are asked for.
-
-    Attributes:
-        before: value -> the values that it is passed from across a boundary.
-        measured: what values were measured to reach, which counts times ``margin``.
-        truths: whether integers of which nothing more is known, as an input, are taken for 0 or 1: masks are kept in
-            integers too. A value that is not known to be whole has no interval then.
-    """
+    """The intervals of one model's values, derived when they are asked for. ``before``: value -> what it is passed from
+    across a boundary; ``measured``: what values were measured to reach, times ``margin``; ``truths``: whether integers
+    of which nothing is known count as 0 or 1 (masks are kept in them), and others than integers are not looked at."""
 
     flow: Dataflow
     traits: Traits
@@ -209,8 +203,7 @@ def _joined_operands(traits: Traits, op: Op) -> Sequence[int]:
 
 
 def _moved_interval(values: Values, op: Op) -> Interval:
-    """The interval of a result whose elements are moved from operands (of an operator that joins, all of these, else
-    the first), or are zero, as pads give."""
+    """The interval of elements that are moved from operands (of a joining operator all, else the first), or zero."""
     read = _joined_operands(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
     return _hull([Interval(0.0, 0.0, True), *(values.interval(v) for v in read if v != NONE)])
 
@@ -340,8 +333,7 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 
 def _converted_numbers(row: Array, dtype: str) -> Array | None:
-    """For facts: the numbers of a ``row`` after a cast to ``dtype``, rounded for float32; for any other type None,
-    unless all are whole numbers that it holds."""
+    """For facts: the numbers of a ``row`` after a cast; to another type than float32 None unless it holds them."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
@@ -363,8 +355,7 @@ def _picked_numbers(traits: Traits, op: Op, row: Array, others: list[Array]) -> 
 
 
 def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
-    """For facts: arithmetic on single numbers, in float32: of one number a square root (``root``) or an inverse, of two
-    what `ARITHMETIC` has for ``kind``; None for anything else."""
+    """For facts: float32 arithmetic on numbers: ``root`` or inverse of one, `ARITHMETIC` on two; else None."""
     if any(row.size != 1 for row in rows):
         return None
     numbers = [row.astype(np.float32) for row in rows]

@@ -59,11 +59,8 @@ _ELSE = {
 
 def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
     """The policy MindSpore as rows of `lists`: its rules at a level, and what becomes of everything else. ``wanted``: a
-    name or glob, of which the rows are then; "": all.
-
-    A wanted operator without a rule of its own comes with the cells whose rule speaks of it. Raises AmpError AMP309 for
-    a name that is neither an operator nor a cell of MindSpore's.
-    """
+    name or glob, of which the rows are then; "": all. A wanted operator without a rule of its own comes with the cells
+    whose rule speaks of it. Raises AmpError AMP309 for a name that is neither an operator nor a cell of MindSpore's."""
     rows = _rule_rows(level.name)
     if not wanted:
         rest = "everything else" if rows else "everything"

@@ -28,9 +28,8 @@ from .forward import ForwardTypes
 
 
 class Rules(ForwardTypes):
-    """How MindSpore types operators at one level. ``lists``: MindSpore's own; ``cells``: by an operator's id, the cells
-    around it, or around a gradient's forward operator; ``helper_prefixes``: of names of ``helper_cells``'
-    parameters."""
+    """How MindSpore types operators at one level. ``cells``: by an operator's id, the cells around it (around a
+    gradient's forward operator); ``helper_prefixes``: what names of parameters of ``helper_cells`` begin with."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         for op in flow.ops:
@@ -91,8 +90,7 @@ class Rules(ForwardTypes):
                 yield owner, name
 
     def black(self, op: Op) -> Cell:
-        """The cells around an operator down to the black one that makes it float32 at this level; empty if none does,
-        as at every level that does not say otherwise."""
+        """The cells down to the black one that makes an operator float32; empty, unless a level says otherwise."""
         return ()
 
     def reads_low(self, use: Use) -> bool:
@@ -130,8 +128,7 @@ class O1(Rules):
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a slot is float32 at MindSpore's O1: all but white operators and what white cells make. A Cast of the
-        file reads the type that comes, and its result keeps float32."""
+        """Why a slot is float32 at MindSpore's O1: neither white nor in a white cell; "" for low."""
         if self.is_cast(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
         if self._is_unreached(op):
@@ -159,8 +156,7 @@ class O1(Rules):
         return op.kind not in lists.python_operators and any(kind in lists.white_cells for _, kind in outer)
 
     def _is_by_helper(self, op: Op) -> bool:
-        """Whether a function beside the class of a MindSpore cell (of `helper_cells`, as LSTM) computes an operator: it
-        stands in such a cell, or reads a parameter of one."""
+        """Whether a function beside a MindSpore cell's class, as of LSTM, computes an operator."""
         if any(kind in self.lists.helper_cells for _, kind in self.cells[op.id]):
             return True
         return any(owner in self.helper_prefixes for owner, _ in self.parameters(op))
@@ -184,8 +180,7 @@ class O3(Rules):
     """MindSpore's level O3: all is low; inputs, parameters and constants are cast as they enter, results at the end."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """Why a slot is float32 at MindSpore's O3 and O2: the result of a Cast of the file, what a black cell makes,
-        and what an operand comes in float32 for; "" for low."""
+        """Why a slot is float32 at MindSpore's O3 and O2: a file's Cast, a black cell, or an operand; "" for low."""
         if self.is_cast(op) and slot == "T2":
             return "a conversion of the file"
         if self.black(op):
@@ -193,9 +188,8 @@ class O3(Rules):
         return self.widest(op, unit)
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: where it is low, and what MindSpore casts on the way, which is inputs
-        of the network, stored tensors (but see `stays_float32`), what leaves a black cell and what enters a cell of
-        MindSpore's own. ``reader``: an operator's id, `NONE` for a boundary."""
+        """Whether a value reaches a reader (an operator's id; `NONE`: a boundary) low: it is low, or MindSpore casts
+        it: inputs, stored tensors (see `stays_float32`), what leaves a black cell or enters a cell of MindSpore's."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
         if value.weight:
@@ -213,9 +207,8 @@ class O3(Rules):
         return reader != NONE and self._enters_cell(maker, reader)
 
     def stays_float32(self, value: Value, reader: int) -> bool:
-        """Whether MindSpore does not cast a stored tensor for a reader: a parameter that a class of the user's own
-        hands to a function, and a constant that such a class makes, as `ops.arange` does. ``reader``: an operator's id,
-        `NONE` for a boundary, for which all are cast."""
+        """Whether MindSpore does not cast a stored tensor for a reader (`NONE`: a boundary, for which it does): a
+        parameter that a user's class hands to a function, and a constant that one makes, as by `ops.arange`."""
         if reader == NONE:
             return False
         op = self.flow.ops[reader]
@@ -343,8 +336,7 @@ class Auto(Rules):
 
 
 def _counts_in_steps(flow: Dataflow, value: Value) -> bool:
-    """Whether a stored tensor counts up or down in equal whole steps, as what a MindSpore network makes by
-    `ops.arange`. A tensor too large to be read whole does not count as one."""
+    """Whether a stored tensor is known to count up or down in equal whole steps, as `ops.arange` of MindSpore does."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
         return False
@@ -361,12 +353,10 @@ Cell = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=1024)
 def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
-    """A pattern that finds the owner of parameters of a MindSpore cell, the last one of ``cells``, or ``end`` "" of one
-    inside it ("$": of that cell alone). Owners have a dot at the end: Block `0` in CellList `blocks` of Net `net` finds
-    `net.blocks.0.`, and `net.0.` too, as a container may be left out.
-
-    Names are not compared, as cells of one class may have the scope of the first: a number stands for any number,
-    another name for any other. Only a container's own name counts."""
+    """A pattern that finds the owner (with a dot at its end) of parameters of a MindSpore cell, the last of ``cells``,
+    or with ``end`` "" of one inside it: Block `0` in CellList `blocks` of Net `net` finds `net.blocks.0.` and `net.0.`,
+    without the container. A number stands for any number, another name but a container's for any: cells of one class
+    may have the scope of the first."""
     parts = [r"(?:^|(?<=\.))" if cells else "^"]
     for name, kind in cells:
         if kind in containers:
@@ -451,8 +441,7 @@ def _node_in_note(op: Op) -> str:
 
 
 def _source_note(rules: Rules) -> Iterator[Note]:
-    """One note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
-    the names alone. None where nothing is low."""
+    """At most one note, on what is low at O1: MindSpore goes by the source of classes, a file has their names alone."""
     low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.is_cast(op)]
     if not low:
         return
@@ -480,9 +469,8 @@ def _class_names(rules: Rules, ops: list[Op]) -> Iterator[str]:
 
 
 def _unknown_cell_notes(rules: Rules, level: str) -> Iterator[Note]:
-    """Notes on operators that a listed cell may have made, in a MindSpore file that does not say which cell did: one
-    for each whose scope leaves out the cell of its parameters, and one for all that have no scope. ``level``: O1, for
-    which white cells are listed, or O2, for which black ones are."""
+    """Notes on operators that a listed MindSpore cell may have made: one for each whose scope leaves out the cell of
+    its parameters, and one for all without a scope. ``level``: O1, for white cells, or O2, for black ones."""
     lists = rules.lists
     if level == "O1":
         cells, words = lists.white_cells, f"{rules.options.dtype} in a white cell"
@@ -527,8 +515,7 @@ def _low_in_file_notes(rules: Rules, level: str) -> Iterator[Note]:
 
 
 def _softmax_notes(rules: O3) -> Iterator[Note]:
-    """One note for all Softmax that are low: MindSpore networks often write ``x.astype(float32)`` before them, which
-    leaves no trace in the file where x is float32 already."""
+    """At most one note, on low Softmax: a MindSpore network's ``x.astype(float32)`` may have left no trace."""
     traits = rules.options.lists.traits
     found = [op for op in rules.flow.ops if traits.has(op.role, "softmaxes")]
     low = [op for op in found if any(map(rules.is_low, op.slots.values()))]
@@ -559,8 +546,7 @@ def _made_constant_notes(rules: O3) -> Iterator[Note]:
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
-    """Whether a constant of a MindSpore network goes in even steps, as of `ops.linspace`, or is one number repeated, as
-    of `ops.ones`. False for a single element."""
+    """Whether a MindSpore constant of several elements goes in even steps, as `ops.linspace`, or is one number."""
     array = rules.flow.weights.array(value)
     if array is None or array.size < 2:
         return False
@@ -569,8 +555,7 @@ def _is_even(rules: Rules, value: Value) -> bool:
 
 
 def _scalar_notes(rules: Rules) -> Iterator[Note]:
-    """Notes on stored numbers without dimensions that are rounded beside a low operand of a Mul or Div: MindSpore keeps
-    one in float32 if the network makes a tensor of it."""
+    """Notes on stored numbers that are rounded in a low Mul or Div: MindSpore keeps float32 if they are tensors."""
     flow = rules.flow
     for op in flow.ops:
         if op.kind not in rules.lists.scaled or not any(rules.is_low(unit) for unit in op.slots.values()):

@@ -117,10 +117,10 @@ class _MxnetTypes:
         unknown = next((source for source, types in known.items() if not types), None)
         wide = next((source for source, types in known.items() if FLOAT32 in types), None)
         if unknown is not None:
-            why = f"takes the widest type, and '{self._name_in_reason(unknown)}' is float32"
+            why = f"takes the widest type, and '{self.flow.values[unknown].name}' is float32"
             self._type_operator(op, False, why, knows_results=False)
         elif wide is not None:
-            why = f"takes the widest type, and '{self._name_in_reason(wide)}' is there in float32"
+            why = f"takes the widest type, and '{self.flow.values[wide].name}' is there in float32"
             self._type_operator(op, False, why)
         else:
             self._type_operator(op, True, "takes the widest type, and all operands are there in low")
@@ -132,7 +132,7 @@ class _MxnetTypes:
             self._type_operator(op, False, "is made as float32", knows_results=False)
             return
         low, known = self._is_low(self.flow.values[first]), bool(self.copies.get(first))
-        why = f"takes the type of '{self._name_in_reason(first)}'"
+        why = f"takes the type of '{self.flow.values[first].name}'"
         self._type_operator(op, low, why, knows_results=known, casts_operands=False)
 
     def _type_operator(
@@ -171,10 +171,6 @@ class _MxnetTypes:
         """Whether the operands at two places of an operator can only have one type: their slots are one or are tied."""
         uses = [use for place in (one, other) for use in self.flow.uses[op.inputs[place]] if use.op == op.id]
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
-
-    def _name_in_reason(self, value: int) -> str:
-        """What a reason of the policy MXNet calls a value: its name in the file."""
-        return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:
         """Whether MXNet's lists speak of the value's type: float32 or the low one."""

@@ -19,10 +19,9 @@ from .forward import PARITY, ForwardTypes
 @dataclass
 class OperatorCall:
     """One call of a framework's operator: its nodes in order, and its entry in the list (None: it is in none).
-
     ``named``: whether the file says of which call the nodes are. ``operands``: the values with a type to decide that
-    enter it, in order. ``at``: what becomes of it at the level, as `ListClass.at_level`; empty where it is in no list.
-    """
+    enter it, in order. ``at``: what becomes of it at the level, as `ListClass.at_level`; empty where it is in no
+    list."""
 
     listing: Listing | None
     named: bool
@@ -54,10 +53,8 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
 
 def _call_key(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
     """A key that nodes of one framework's call share: of the call of the outermost module that a list names, by the
-    lowest id of the nodes of that module which are joined to this one; else of the call that ``origin`` names.
-
-    A module that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other.
-    """
+    lowest id of the nodes of that module which are joined to this one; else of the call that ``origin`` names. A module
+    that is called twice is two calls, as nothing inside it joins the nodes of one to those of the other."""
     module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.entry(name)), None)
     if module is None:
         return op.scope, origin.group

@@ -16,11 +16,8 @@ FEW_KERNELS = "ONNX Runtime's CPU provider has few of them"
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Decides every unit as PyTorch's autocast would: listed calls in the type of their list, all others in the widest
-    of what comes.
-
-    An ONNX model (its opset is above 0) for the CPU goes by the schema, whatever kernels ONNX Runtime has, and a note
-    says so: its CPU provider has next to no low kernels, and PyTorch's CPU has them.
-    """
+    of what comes. An ONNX model (its opset is above 0) for the CPU goes by the schema, whatever kernels ONNX Runtime
+    has, and a note says so: its CPU provider has next to no low kernels, and PyTorch's CPU has them."""
     by_schema = options.target == CPU and flow.opset > 0
     begun = begin(flow, options, kernels=not by_schema)
     types = PromotedTypes(begun.flow, options, begun.given)

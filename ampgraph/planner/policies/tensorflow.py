@@ -14,7 +14,7 @@ from ...core.dataflow import NONE, Dataflow, Unit
 from ...core.plan import Note, Why
 from ...oplists.options import Options
 from ..assemble import DecidedModel
-from ..decisions import HIGH, LIST, LOW, VALIDITY, Verdict, Verdicts, describe
+from ..decisions import HIGH, LIST, LOW, Verdict, Verdicts, describe
 from .forward import Begun, begin, unlisted_notes
 from .registry import Policy, Setting, register
 
@@ -30,17 +30,11 @@ UNLISTED = "unlisted"
 
 @dataclass
 class Item:
-    """What TensorFlow paints: a unit.
-
-    Attributes:
-        cls: the list of its operator, empty for none.
-        free: whether it may be painted at all: not low in the file, no input or output of the model, and not pinned to
-            float32 by the user.
-        admits: whether the schema takes the low type.
-        has_kernel: whether neither schema nor kernels pin it to float32.
-        converts: whether it is the result of a conversion in the model, low where all its readers are.
-        before, after: numbers of the items that it reads, in order, and that read it.
-    """
+    """What TensorFlow paints: a unit. ``cls``: the list of its operator, "" for none; ``free``: whether it may be
+    painted at all: not low in the file, no input or output, not pinned to float32 by the user; ``admits``: whether the
+    schema takes the low type; ``has_kernel``: whether neither schema nor kernels pin it; ``converts``: whether it is
+    the result of a conversion, low where all its readers are; ``before``, ``after``: numbers of the items that it
+    reads, in order, and that read it."""
 
     cls: str
     free: bool
@@ -109,8 +103,7 @@ def _paint_between(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _paint_after(items: Sequence[Item], painted: Painted) -> None:
-    """As TensorFlow paints: an infer item that reads a low one becomes low, in model order, unless it or another item
-    that it reads is denied. It need not have a kernel."""
+    """As TensorFlow paints: infer items behind a low one become low, in order, unless they or operands are denied."""
     low, denied = painted.low, painted.denied
     for number, item in enumerate(items):
         if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
@@ -159,8 +152,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 class _TensorFlowTypes:
-    """A model painted as TensorFlow's auto_mixed_precision does: each unit is an item of the same number. Units that
-    must share a type are low where all of them are painted so."""
+    """A model painted by TensorFlow: units are items of the same number; tied ones are low where all are painted."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
@@ -175,8 +167,7 @@ class _TensorFlowTypes:
         return frozenset(unit.id for unit in found if not traits.has(flow.ops[unit.op].role, "random"))
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
-        """Yields each unit with its verdict by TensorFlow's painting: float32 where it, or one tied to it, is not low;
-        of what is low in the file already, and tied to no such one, nothing."""
+        """Yields each unit with its verdict by TensorFlow's painting, if it, or one tied to it, is not low already."""
         low, kept = self.painted.low, dict[int, str]()  # by representative of units of which one is not low
         for unit in self.flow.units:
             if unit.id not in low and not unit.fixed_low:
@@ -214,21 +205,17 @@ class _TensorFlowTypes:
 
     def _item_of(self, unit: Unit) -> Item:
         """The item of a unit, with what TensorFlow's painting asks of it; its edges are added later."""
-        begun, options = self.begun, self.begun.options
+        given, options = self.begun.given, self.begun.options
         op = self.flow.ops[unit.op] if unit.op != NONE else None
         traits = options.lists.traits
+        pinned_by_user = given.is_high(unit.id) and not given.is_held(unit.id)
         return Item(
             cls=self._class(unit),
-            free=not unit.fixed_low and (unit.crosses or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
+            free=not unit.fixed_low and (unit.crosses or unit.op != NONE) and not pinned_by_user,
             admits=options.dtype in unit.admits and not unit.fixed,
-            has_kernel=not begun.given.is_high(unit.id),
+            has_kernel=not given.is_high(unit.id),
             converts=op is not None and traits.has(op.role, "casts") and unit.slot == "T2",
         )
-
-    def _is_pinned_by_user(self, unit: int) -> bool:
-        """Whether the user's pattern keeps a unit in float32; schema and kernels TensorFlow's painting heeds itself."""
-        given = self.begun.given
-        return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
         """The list of TensorFlow's that a unit's operator is on at the level, empty for none. What crosses the boundary
@@ -241,14 +228,12 @@ class _TensorFlowTypes:
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
     def _list_of_op(self, op: int) -> str:
-        """The list that an operator (its id) is on: `UNLISTED` if it was taken out of all, "" if it never was on
-        one."""
+        """The list that an operator (its id) is on: `UNLISTED` if taken out of all, "" if it never was on one."""
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
     def _join_edges(self) -> None:
-        """Joins items by data flow, operands in order: what makes a value to what reads it, and what is passed into or
-        out of a body or function to what it is there."""
+        """Joins items by data flow, operands in order, across boundaries of bodies and functions too."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:

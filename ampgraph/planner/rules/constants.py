@@ -66,9 +66,8 @@ def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]
 
 def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
     """Rule `constant`: whether a Shape reads a value whose last size, of which a head's scale is computed, is in the
-    file. ``fixed``: whether all inputs of the model have known sizes, so that any Shape counts.
-
-    Where other sizes are open, and the runtime cannot fold what is computed of them, that takes one Cast more."""
+    file. ``fixed``: whether all inputs of the model have known sizes, so that any Shape counts. Where other sizes are
+    open, and the runtime cannot fold what is computed of them, that takes one Cast more."""
     if not op.inputs or op.inputs[0] == NONE:
         return False
     shape = facts.flow.shape(op.inputs[0])

@@ -76,8 +76,7 @@ def _readers_until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op
 
 
 def _scales_large_numbers(facts: Facts, op: Op) -> bool:
-    """Rule `integer-sum`: whether an operator divides by a stored number of `LARGE` or more, or multiplies by one as
-    small, so that what it scales must be large."""
+    """Rule `integer-sum`: whether an operator divides by a stored number of `LARGE` or more, or by its inverse."""
     if not facts.traits.has(op.role, "scalings"):
         return False
     stored = [number for v in reversed(op.inputs) if (number := facts.flow.scalar(v)) is not None]
@@ -251,8 +250,7 @@ def _exact_operands(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str
 
 
 def _integer_valued(facts: Facts) -> set[int]:
-    """Rule `index`: float values that hold integers, low ones of the file too: results of Casts of integers, and what
-    moves or computes with them and stored numbers alone."""
+    """Rule `index`: float values that hold integers: made by Casts of integers, or of such and stored numbers alone."""
     flow, found = facts.flow, set[int]()
     conversions, arithmetic = (facts.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
     for op in flow.with_roles(conversions | arithmetic) if flow.with_roles(conversions) else ():

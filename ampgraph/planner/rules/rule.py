@@ -67,8 +67,7 @@ class Findings:
     flushing: Mapping[int, float] = field(default_factory=dict)
 
     def enter(self, ledger: Ledger) -> None:
-        """Enters into the ledger what it keeps: rulings first, then what is released and lowered, sources and notes.
-        The rest is for the cut and for what is written."""
+        """Enters rulings into the ledger, then what is released and lowered, sources and notes; not the rest."""
         for ruling in self.rulings:
             ruling.enter(ledger)
         for unit, why in self.released.items():
@@ -136,11 +135,9 @@ Report = Callable[[Facts, Findings, Decisions], Iterable[Note]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the planner, by the name that its decisions bear. ``trigger`` and ``action`` say in words what trips
-    it and what it does. ``validity``: it cannot be switched off, as the result would be wrong without it.
-
-    It ``look``s at every operator that has one of some ``traits``, or ``run``s over the model. One with neither is
-    decided slot by slot, before all others, by `planner.classify`."""
+    """One rule of the planner, by the name that its decisions bear; ``trigger`` and ``action`` are words for users. It
+    ``look``s at every operator with one of some ``traits``, or ``run``s over the model; one with neither is decided by
+    `planner.classify`. ``validity``: it cannot be switched off, as the result would be wrong."""
 
     name: str
     trigger: str
@@ -171,8 +168,7 @@ def runs(
 
 
 def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = (), where: Op | None = None) -> Ruling:
-    """A ruling that holds operators, and the units ``beside`` them, in float32 for one reason, with rank ACCURACY; its
-    note is at ``where``, else at the first operator."""
+    """A ruling that holds operators, and units ``beside`` them; its note is at ``where``, else at the first."""
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     holds += [Hold((unit,), ACCURACY, why) for unit in beside]
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))
@@ -212,8 +208,7 @@ def _units_passed_between(facts: Facts, ops: Collection[Op]) -> list[int]:
 
 
 def warned(findings: Findings, decided: Decisions) -> Findings:
-    """A rule's findings where a level's guards only warn: a note, "(not held)", for each ruling that would hold a unit
-    which is low, and the rule's own notes; nothing is held."""
+    """A rule's findings where guards only warn: notes on rulings that would hold what is low, and the rule's own."""
     notes = [
         Note(f"{ruling.note.topic} (not held)", ruling.note.where, ruling.note.text)
         for ruling in findings.rulings

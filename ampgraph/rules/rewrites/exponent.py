@@ -60,7 +60,7 @@ class Exponent(RewriteRule):
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
         """Scaled values by name: the name that they get, and their exponent."""
-        return {name: (f"{name}_write_scaled", exponent) for name, exponent in self.exponents}
+        return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
     def find(cls, known: Known) -> Iterator[RewriteRule]:
@@ -99,9 +99,8 @@ class Exponent(RewriteRule):
             yield from norms
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Scales operands of the rewrite's nodes, and a norm's epsilon, by the powers of two that give every scaled
-        value its exponent: stored tensors anew, once for all readers of one power, others by a Mul. Stored tensors that
-        nobody reads any more are dropped; `finish` renames the values."""
+        """Scales operands and epsilons by the powers of two that give every scaled value its exponent: stored tensors
+        anew, once a power, others by a Mul. What nobody reads any more is dropped; `finish` renames the values."""
         ops, by_name = self.edited(editor), dict(self.exponents)
         made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
         found = {v: by_name[flow.values[v].name] for v in made}
@@ -130,8 +129,7 @@ class Exponent(RewriteRule):
                     editor.rename(flow.values[v], "scaled")
 
     def _write_scaled(self, editor: NodeEditor, flow: Dataflow, value: Value, exponent: int) -> Value:
-        """Writes 2^-exponent of a value, a stored tensor anew, any other by a Mul, and returns it. Raises AmpError
-        AMP402 where the stored tensor cannot be read."""
+        """Writes 2^-exponent of a value and returns it; AmpError AMP402 where a stored tensor cannot be read."""
         factor = np.float32(2.0**-exponent)
         name = f"{value.name}_by_2_{-exponent}"
         if value.weight:
@@ -155,9 +153,8 @@ def _rescaled_norms(known: Known, exponents: Exponents) -> Iterator[RewriteRule]
 
 
 def scaling_edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
-    """Rewrite `exponent`: which operands of an operator have to be scaled on top, so that it reads and writes values of
-    some exponents: place (or `EPSILON`) -> e, multiplied by 2^-e. Empty where none has to; None where that cannot
-    be."""
+    """Rewrite `exponent`: which operands have to be multiplied by 2^-e on top, so that an operator reads and writes
+    values of some exponents: place (or `EPSILON`) -> e. Empty where none has to; None where that cannot be."""
     given = [exponents.get(v, 0) for v in op.inputs]
     out = exponents.get(op.outputs[0], 0)
     if known.has(op.role, "shapes"):
@@ -186,9 +183,8 @@ def scaling_edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -
 
 
 def _product_edits(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
-    """Rewrite `exponent`: the edits of a product, a place -> e, whose operands have the exponents ``given`` and whose
-    result has ``out``. A factor takes what is missing: the second one, or the first of a Mul or Div where that is
-    stored. What is added (a bias) takes the result's exponent."""
+    """Rewrite `exponent`: the edits (place -> e) of a product of operands with exponents ``given`` that makes one with
+    ``out``. A bias takes ``out``; one factor, the first of a Mul or Div if it is stored, else the second, the rest."""
     biases = known.positions(op.role, "linear_in")[1:]
     found = {place: out - given[place] for place in biases if place < len(given)}
     divides = known.has(op.role, "divides")
@@ -253,12 +249,9 @@ class _CannotScale(Exception):
 
 
 class _Growth:
-    """Rewrite `exponent`: grows a group of values that are scaled together from one value. A value's degree is its
-    exponent in multiples of the group's: a square has two.
-
-    ``failed``: values that no group can scale. ``forced``: those that must have degree 1 in the group that grows, and
-    ``degrees`` so far. ``makeable``: those whose maker can give them any exponent.
-    """
+    """Rewrite `exponent`: grows a group of values that are scaled together from one. A value's degree is its exponent
+    in multiples of the group's: a square has two. ``failed``: values that no group can scale; ``forced``: those that
+    must have degree 1 in the current group; ``makeable``: those whose maker can give them any exponent."""
 
     def __init__(self, known: Known) -> None:
         self.known, self.flow, self.traits = known, known.flow, known.traits
@@ -274,11 +267,8 @@ class _Growth:
                 self.makeable.update({*op.outputs} - {NONE})
 
     def degrees_around(self, seed: int, taken: Exponents) -> dict[int, int]:
-        """The degrees of the values that the rewrite has to scale together with ``seed``; empty where they cannot be
-        scaled, and where another group, of ``taken``, scales one of them.
-
-        A visit of all operators may force more values, further up: visits are repeated until no more are forced.
-        """
+        """The degrees of the values that have to be scaled with ``seed``; empty where that cannot be, or one is in
+        ``taken``. A visit of all operators may force values further up, and is repeated then."""
         self.forced, self.degrees, before = set(), {}, -1
         try:
             self._force(seed)
@@ -316,9 +306,8 @@ class _Growth:
         return made and all(use.op != NONE and use.scope == 0 for use in uses)
 
     def _loses_nothing(self, op: Op, place: int, exponent: int, in_norm: bool) -> bool:
-        """In the scaled group: whether scaling an operand by 2^-exponent loses nothing: a stored tensor is exact in
-        float32 and rounds to float16 as well as before, unless ``in_norm``, which is float32; a computed value stays in
-        the range; a norm's epsilon (`EPSILON`) stays a normal number."""
+        """In the scaled group: whether to scale an operand by 2^-exponent loses nothing: a stored tensor is exact, and
+        rounds to float16 as well unless ``in_norm``; a computed value stays in range, an epsilon a normal number."""
         if place == EPSILON:
             return math.log2(_epsilon(self.flow, op)) - exponent > SMALLEST
         value = self.flow.values[op.inputs[place]]
@@ -334,8 +323,7 @@ class _Growth:
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def _may_make(self, op: Op) -> bool:
-        """In the scaled group: whether an operator's result can have any exponent, and all readers can take it. Asked
-        in the order of the model, as ``makeable`` grows."""
+        """In the scaled group: whether an operator's result can have any exponent, by what is ``makeable`` so far."""
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
         if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
@@ -387,10 +375,7 @@ class _Growth:
 
     def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
         """In the scaled group: the degree of an operator's result: of operands of degrees ``given``, 1 where it is
-        ``wanted`` and can be.
-
-        Raises _CannotScale where an operand cannot have its degree, or the result none.
-        """
+        ``wanted`` and can be. Raises _CannotScale where an operand cannot have its degree, or the result none."""
         if self.traits.has(op.role, "shapes"):
             return 0
         if _is_homogeneous(self.flow, self.traits, op):
@@ -414,11 +399,9 @@ class _Growth:
 
     def _common_degree(self, op: Op, wanted: bool) -> int:
         """In the scaled group: the degree that a homogeneous operator's data and its result share, 0 if none has one.
-
         Operands without one yet need it: they are forced where what makes them can give it, else the edit multiplies
         them by a power of two where they are read. ``wanted``: the result is forced, so that its degree is 1. Raises
-        _CannotScale where two differ.
-        """
+        _CannotScale where two differ."""
         data = self._homogeneous_operands(op)
         degrees = {degree for v in data if (degree := self.degrees.get(v, 0))} | ({1} if wanted else set())
         if len(degrees) != 1:
@@ -440,9 +423,8 @@ class _Growth:
             raise _CannotScale
 
     def _force_factor(self, op: Op) -> None:
-        """In the scaled group: forces one of the two computed operands of a product that is forced, the one that
-        reaches furthest. Where neither can be, the second is multiplied where it is read; raises _CannotScale if that
-        is beyond the range."""
+        """In the scaled group: forces the operand of a forced product that reaches furthest, if one is makeable; else
+        the second is multiplied where it is read. Raises _CannotScale if that is beyond the range."""
         square = op.inputs[0] == op.inputs[1]
         makeable = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if makeable:

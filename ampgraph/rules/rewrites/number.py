@@ -34,10 +34,8 @@ class StoredNumber(RewriteRule):
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredNumber]:
         """Yields each node that makes a number from sizes of a shape with open ones, for others that do more, with the
-        nodes that serve it alone.
-
-        A shape that the file gives whole is the runtime's to fold. What a pattern names stays, and what it reads.
-        """
+        nodes that serve it alone. A shape that the file gives whole is the runtime's to fold. What a pattern names
+        stays, and what it reads."""
         flow = known.flow
         shapes = [op for op in flow.with_roles(known.traits.operators("shapes")) if _is_open(flow, op)]
         made = _ops_making_numbers(known, shapes)
@@ -87,10 +85,8 @@ def _ops_making_numbers(known: Known, work: list[Op]) -> dict[int, float | None]
 
 def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
     """Rewrite of numbers that follow from sizes: the number that is stored in an operator's place; None where none is.
-
     Where an operator reads it that stays, so that it is the last of those in ``made``, and it is no output of a graph;
-    a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly.
-    """
+    a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly."""
     number, value = made[op], flow.values[flow.ops[op].outputs[0]]
     uses = flow.uses[value.id]
     last = any(use.op not in made for use in uses) and not any(use.op == NONE for use in uses)

@@ -86,8 +86,7 @@ class ProductByEinsum(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ProductByEinsum]:
-        """Yields the products that ONNX Runtime's CPU would crash with and behind which `TransposeLast` does not put
-        the Transpose, as it cannot or is switched off."""
+        """Yields the products that would crash ONNX Runtime's CPU and are not for `TransposeLast`, or that is off."""
         flow = known.flow
         for crash in _find_crashes(known) if flow.opset >= EINSUM_SINCE else ():
             moves = "transpose" in known.options.rewrites and _chain_to_move_behind(known, crash)
@@ -123,8 +122,7 @@ class SaidRank(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[SaidRank]:
-        """Yields the Transposes of computed values of unknown shape, in scopes with a product that ONNX Runtime's CPU
-        may crash with and that is not written as an Einsum."""
+        """Yields the Transposes of values of unknown shape in scopes with a product that may crash."""
         flow = known.flow
         scopes = {crash.product.scope for crash in _find_crashes(known) if crash.other_rank not in MATRIX}
         for op in flow.with_roles(known.traits.operators("permutes")) if scopes else ():
@@ -210,8 +208,7 @@ def _transposes_before(known: Known, value: int, scope: int) -> list[Op]:
 
 
 def _lets_transpose_pass(known: Known, op: Op) -> bool:
-    """For Transposes before a product: whether ONNX Runtime moves a Transpose past an operator, or takes the operator
-    away, and it keeps the number of dimensions."""
+    """For Transposes before a product: whether ONNX Runtime moves one past an operator, or removes that."""
     flow, has = known.flow, known.traits.has
     if not op.inputs or op.inputs[0] == NONE:
         return False

@@ -1,0 +1,75 @@
+"""What `inspect` and `diff` say of nodes, layers, Casts and plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Decision, Plan, Why
+from ampgraph.core.rewrites import Rewrite
+from ampgraph.formats import adapters
+from ampgraph.oplists.operators import load_op_lists
+from ampgraph.report.casts import cast_reports
+from ampgraph.report.diff import _one_sided, compare_plans
+from ampgraph.report.inspect import Layer, _grouped_alike, named_precisions
+from onnx_text import parse
+
+
+def test_layers_that_are_alike_share_a_row() -> None:
+    layers = [Layer(name, Counter(float16=count)) for name, count in (("0", 2), ("1", 2), ("2", 3), ("4", 3), ("5", 3))]
+    assert [name for name, _ in _grouped_alike([*layers, Layer("x"), Layer("y")])] == ["0-1", "2", "4-5", "x", "y"]
+
+
+def test_nodes_of_one_name_go_by_their_outputs() -> None:
+    flow = adapters.load(parse("g (float[4] x) => (float[4] y) { [n] a = Relu (x)  [n] b = Relu (a)  y = Neg (b) }"))[0]
+    assert named_precisions(flow.dataflow()) == {
+        ("Relu", "a"): ("n", "float32"), ("Relu", "b"): ("n", "float32"), ("Neg", "y"): ("y", "float32"),
+    }  # fmt: skip
+
+
+def test_the_sorts_of_casts() -> None:
+    model = parse("""g (float[4] x, int64[4] i) => (float[4] y, float[4] z) {
+        a = Cast <to: int = 10> (x)  b = Relu (a)  c = Cast <to: int = 1> (b)  d = Exp (c)
+        e = Cast <to: int = 10> (d)  f = Cast <to: int = 1> (e)  z = Neg (f)
+        j = Cast <to: int = 10> (i)  k = Mul (j, b)  y = Cast <to: int = 1> (k) }""")
+    flow, lists = adapters.load(model)[0].dataflow(), load_op_lists()
+    found = {cast.value: (cast.sort, cast.reason) for cast in cast_reports(flow, lists)}
+    assert {value: sort for value, (sort, _) in found.items()} == {
+        "a": "input", "c": "between", "e": "between", "f": "rounding", "j": "conversion", "y": "output",
+    }  # fmt: skip
+    assert found["c"][1] == "after Relu 'b', for Exp 'd' (deny float32)"
+    assert found["j"][1].startswith("a conversion of the model: graph input 'i'")
+    again = cast_reports(flow, lists, flow)
+    assert {cast.sort for cast in again} == {"existing"}
+
+
+class Joined(Rewrite):
+    """Writes several nodes as one."""
+
+    @property
+    def writes(self) -> str:
+        return "Joined"
+
+
+def test_plans_are_compared_by_places_in_the_file() -> None:
+    """A rewrite takes nodes away: what stands behind it has other indices in the plan."""
+    rewrite = Joined("joined", "", (1, 2, 3))
+    assert rewrite.removed_nodes == (1, 2)
+    first = Plan("d", "O2", "float16", "ampgraph", "cuda", rewrites=[rewrite])
+    second = Plan("d", "O2", "float16", "ampgraph", "cuda")
+    first.decisions = [Decision("", 2, "Exp", "T", "float16", Why("cut", "cheaper"))]
+    second.decisions = [Decision("", 4, "Exp", "T", "float32", Why("list", "deny"))]
+    found = compare_plans(first, second, ("one", "other"))
+    assert [(one.name, one.first, one.second_why) for one in found.decisions] == [
+        ("Exp #4 T", "float16", "list: deny")
+    ]  # fmt: skip
+    with pytest.raises(AmpError, match="AMP403"):
+        compare_plans(first, Plan("e", "O2", "float16", "ampgraph", "cuda"), ("one", "other"))
+
+
+def test_what_only_one_side_has_counts_as_often_as_it_comes_more() -> None:
+    found = _one_sided("aab", "ab" + "c")
+    assert (found.first, found.second, len(found)) == (("a",), ("c",), 2)
+    assert found.lines() == ["1 in the first alone: a", "1 in the second alone: c"]
