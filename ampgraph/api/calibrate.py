@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.inputs.samples import MOST_SAMPLES, load_samples
+from ..numerics.inputs.samples import MOST_SAMPLES, Samples, load_samples
 from ..numerics.ranges.segments import LIMIT
 from .kinds import Data, Model, is_graph, path_of
 
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
 class Measuring:
     """The run that measures ranges for a plan, as a verb was asked for it by any of ``data``, as `calibrate` takes it,
     ``samples``, how many at most, and ``out``, a file that `convert` writes. None: not given. ``used`` False: no run is
-    made all the same."""
+    made all the same. ``until``: the time of `time.monotonic` behind which no sample is begun but the first."""
 
     data: Data = None
     samples: int | None = None
     out: str | None = None
     used: bool = True
+    until: float = math.inf
 
     def options_given(self) -> list[str]:
         """The options of measuring that the user gave a verb, by their names on the command line."""
@@ -69,7 +72,7 @@ class Measuring:
         _refuse_format(graph)
         ranges = Ranges.read(Path(given)) if isinstance(given, str) else given
         if ranges is None:
-            ranges = calibrate(graph, self.data, count=self.samples, dims=options.dims, progress=progress)
+            ranges = _measure(graph, self.data, self.samples, 0, options.dims, progress=progress, until=self.until)
         graph.prepare()
         ranges.check(graph.digest())
         return replace(options, ranges=ranges)
@@ -111,11 +114,23 @@ def calibrate(
     Raises:
         AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
     """
+    check_annotated(calibrate, locals())
+    check_kind("limit", limit, (int,), "give a number of bytes")
+    return _measure(model, data, count, seed, dims, device, limit, progress)
+
+
+def _measure(
+    model: Model | Graph, data: Data, count: int | None, seed: int, dims: Mapping[str, int] | None,
+    device: str = "cpu", limit: int = LIMIT, progress: Progress | None = None, until: float = math.inf,
+) -> Ranges:  # fmt: skip
+    """`calibrate`, which begins no sample behind ``until`` a time of `time.monotonic` but the first."""
     from ..numerics.ranges.calibrate import measured_ranges
     from ..numerics.strict.session import StrictSession
 
-    check_annotated(calibrate, locals())
-    check_kind("limit", limit, (int,), "give a number of bytes")
+    def run(graph: OnnxGraph, samples: Samples) -> Ranges:
+        late = lambda so_far: time.monotonic() > until  # noqa: E731
+        return measured_ranges(graph, samples, device=device, limit=limit, progress=progress, enough=late)
+
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
         _refuse_format(graph)
@@ -123,9 +138,8 @@ def calibrate(
         graph.prepare()
         samples = load_samples(graph, data, count, seed, dims)
         try:
-            return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)
+            return run(graph, samples)
         except AmpError as error:
             if not samples.generated or error.code != "AMP504":
                 raise
-        samples = samples.fit_to(StrictSession(graph).run)  # sizes that were guessed may not be the model's
-        return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)
+        return run(graph, samples.fit_to(StrictSession(graph).run))  # sizes that were guessed may not be the model's

@@ -332,12 +332,13 @@ def repair(missed: Conversion, progress: Progress) -> Conversion:
 
 
 def repair_by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion by ranges measured on as many samples as it missed on; None where it was
-    made by ranges already. ``until`` is not looked at: of all ways this one is tried in any case."""
+    """For `convert --repair`: the conversion by ranges measured on as many samples as it missed on, or fewer, as many
+    as begin ``until`` a time of `time.monotonic`; None where it was made by ranges already, or not one would end."""
     job = missed.job
-    if job.recipe.ranges is not None or job.measuring.options_given():
+    if job.recipe.ranges is not None or job.measuring.options_given() or time.monotonic() + verdict.seconds > until:
         return None
-    done = convert_in_memory(replace(job, measuring=Measuring(samples=verdict.samples)), progress)
+    measuring = Measuring(samples=verdict.samples, until=until)
+    done = convert_in_memory(replace(job, measuring=measuring), progress)
     reasons = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
     return _check_repair(done, tuple(reasons.values()), progress)
 

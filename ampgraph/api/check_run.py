@@ -41,7 +41,7 @@ from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
 from ..runtime.opening import CPU, is_fault, opening_refusal, stopped_on_cpu
 from .kinds import Model
-from .mending import repair_of, with_stream_tried
+from .mending import find_repair, try_stream
 from .steps import Job, run_job
 
 FEW = 3  # generated samples: fewer may take all the time for samples, more two thirds of it in doubt, else one third
@@ -109,8 +109,9 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
 
 
 def check_files(request: Request, answer: Answer, progress: Progress = silent) -> None:
-    """In the child of a check: compares two files, answers, and answers again when it knows which nodes are to
-    blame, and what mends them. A file that ONNX Runtime refuses is not compared."""
+    """In the child of a check: compares two files, answers, and answers again when it knows which nodes are to blame,
+    and what mends them. A file that ONNX Runtime refuses, though not its reference, is not compared; the verdict says
+    so."""
     until, on_cpu = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
         verdict, on_cpu = verdict_on_opening(request)
@@ -319,7 +320,7 @@ class CheckRun:
             return
         spent = verdict.seconds * verdict.samples
         self.progress("looking for a repair", 0, 0)
-        found = repair_of(self.source, recipe, finding, self._compare_other, self.drawn, self.until, spent)
+        found = find_repair(self.source, recipe, finding, self._compare_other, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
             mended = {"mended_by": found.repair.patterns, "repaired_error": found.repair.error}
             self._answer_with(**mended, suggested=(), sensitivity=None)  # what a repair mends is not chaotic
@@ -331,7 +332,7 @@ class CheckRun:
         """Check of a conversion: answers with the error that `--fp32-stream` would leave, where that is worth its
         Casts; else, or without a recipe to convert by, with the verdict as it is."""
         recipe, until = self.request.recipe, self.until
-        self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._compare_other, until))
+        self.answer(try_stream(self.verdict, self.source, recipe, self.pair, self._compare_other, until))
 
 
 def _fields_on_blame(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:

@@ -159,9 +159,9 @@ def at_given_opset(graph: Graph, recipe: Recipe, progress: Progress = silent) ->
 
 def _at_best_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Prepared:
     """For `convert --opset auto`: the model at the later opset whose plan has the best score, the least one of several,
-    with a note on what that gains; as it is where none is better. An opset that moves operators off the target is not
-    taken, which a note says. Where --io asks for inputs that cannot be low at the model's own opset, any that allows
-    them is better; without one the error AMP305 is raised."""
+    with a note on what that gains; as it is where none is better, with a note on each opset that would move operators
+    off the target. Where --io asks for inputs that cannot be low at the model's own opset, any that allows them is
+    better; without one the error AMP305 is raised."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
@@ -199,7 +199,7 @@ def _at_best_opset(graph: Graph, options: Options, low_io: frozenset[str], progr
     return Prepared(adapters.at_opset(graph, best), (note,), best)
 
 
-GAINS = ("products in float32", "Casts", "other nodes in float32")
+GAINS = ("products in float32", "Casts", "other nodes in float32")  # the words for the numbers of a Score
 
 
 def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:

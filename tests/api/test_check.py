@@ -20,11 +20,14 @@ import pytest
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import check, check_run
+from ampgraph.api.calibrate import Measuring
 from ampgraph.api.check_run import Request, near_the_limit
+from ampgraph.api.steps import Conversion, Job, convert_in_memory
 from ampgraph.api.tune import Bench
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import SIMULATED, CheckVerdict
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, compare_outputs, vanishing_output
@@ -32,6 +35,7 @@ from ampgraph.numerics.metrics.metric import own_metric
 from ampgraph.numerics.metrics.verdict import Compared
 from ampgraph.numerics.pairs import MindirPair, OnnxPair
 from ampgraph.numerics.ranges.calibrate import measured_ranges
+from ampgraph.planner.resolve import resolve
 from formats.mindir.files import dense, write
 from onnx_text import parse
 
@@ -581,6 +585,31 @@ def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.
     # nor is anything where nobody asks for a repair
     ampgraph.convert(files[0], output=files[1], check="auto")
     assert asked[6:] == [None]
+
+
+@pytest.mark.filterwarnings("ignore::ampgraph.PrecisionWarning")
+@pytest.mark.parametrize(("seconds", "wanted"), [(1.0, [True, False]), (100.0, [True])])
+def test_a_repair_by_ranges_ends_with_the_time_of_all_ways(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, seconds: float, wanted: list[bool]
+) -> None:
+    """It is not tried where the run of a sample would not end by then."""
+    endless: list[bool] = []
+
+    def watched(job: Job, *more: Any) -> Conversion:
+        endless.append(job.measuring.until > time.monotonic() + check.SECONDS)
+        return convert_in_memory(job, *more)
+
+    monkeypatch.setattr(check, "convert_in_memory", watched)
+    monkeypatch.setattr(check, "ask", lambda *_: CheckVerdict("missed", 1.0, 1e-2, samples=6, seconds=seconds))
+    ampgraph.convert(files[0], output=files[1], check="auto", repair=True)
+    assert endless == wanted
+
+
+def test_no_sample_but_the_first_is_measured_behind_the_time(files: tuple[str, str]) -> None:
+    graph = OnnxGraph.load(files[0])
+    for until, samples in (0.0, 1), (math.inf, 6):
+        options = Measuring(samples=6, until=until).measured_options(resolve(Recipe(), "ONNX"), graph)
+        assert options.ranges is not None and options.ranges.samples == samples
 
 
 @pytest.mark.filterwarnings("ignore::ampgraph.PrecisionWarning")

@@ -19,6 +19,7 @@ from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused
 from onnx_text import parse
+from present import present
 from training.nets import blobs, linear_step
 
 DATA = blobs(50)
@@ -152,7 +153,20 @@ def test_a_batch_reads_the_samples_that_are_asked_for():
     batch = next(StepInputs(linear_step()).dataset(DATA).shuffled(16, seed=3, epoch=0))
     assert isinstance(batch, LazyBatch) and (batch.samples, len(batch), set(batch)) == (16, 2, set(DATA))
     assert np.array_equal(batch.part(4, 9)["x"], whole["x"][4:9])
-    assert np.array_equal(batch.column("labels"), whole["labels"]) and batch.column("no such") is None
+    assert np.array_equal(present(batch.column("labels")), whole["labels"]) and batch.column("no such") is None
+
+
+def test_sizes_of_a_batch_that_cannot_be():
+    fixed = linear(rows="8")
+    for feeds, size, words in (
+        (StepInputs(fixed), 4, "takes 8 samples at once, not 4"),
+        (StepInputs(fixed, 2), 8, "takes 16 samples at once, not 8"),
+        (StepInputs(linear_step(), 4), 3, "a batch of 3 is too small for 4 micro-batches"),
+        (StepInputs(linear_step()), 0, "batch size 0 is not a whole number from 1"),
+    ):
+        with pytest.raises(AmpError, match=f"AMP503.*{words}"):
+            feeds.check_batch_size(size)
+    assert StepInputs(fixed, 2).check_batch_size(16) == 16
 
 
 def test_objects_are_never_loaded(tmp_path):

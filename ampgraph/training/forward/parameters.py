@@ -210,7 +210,8 @@ def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
 
 
 def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.Value, ir.Value]]:
-    """The buffers of a forward graph, with their next values, by ``buffers`` (buffer -> output); float32 between."""
+    """The buffers of a forward graph, with their next values, by ``buffers`` (buffer -> output); the nodes between the
+    two are held in float32."""
     outputs = {value.name: value for value in graph.outputs}
     pairs = [(graph.initializers[buffer], outputs[output]) for buffer, output in buffers.items()]
     for old, new in pairs:

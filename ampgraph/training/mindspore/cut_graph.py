@@ -90,8 +90,7 @@ class _GraphPieces:
 
     def _place_node(self, node: Any) -> None:
         """MindSpore's gradients: sorts in a node: constants, tuples and other names of values are noted, a live
-        operator becomes a step of its own, others join the last step. Raises AmpError AMP205 for one that writes
-        state."""
+        operator becomes a step of its own, others join the last step. Raises AmpError AMP205 where it writes."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node

@@ -106,8 +106,7 @@ class AccumulatingBinding(Binding):
         return FlatBuffer(self._cut.summed, self.memory)
 
     def _state(self) -> dict[str, Held]:
-        """The state that the gradients of a micro-batch read, by name: parameters, running statistics, loss scale,
-        counters."""
+        """The state that the gradients of a micro-batch read, by name: parameters, statistics, loss scale, counters."""
         return {entry.name: self.held(entry.name) for entry in self._cut.gradients.layout.states}
 
     def run(self, batch: Mapping[str, Array]) -> Made:

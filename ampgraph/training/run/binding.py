@@ -56,7 +56,7 @@ class BufferPart:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The arguments that onnxruntime.IOBinding's bind methods take after the name: device, its number, type, shape,
+        """The arguments that onnxruntime.IOBinding's bind methods take after the name: device and number, type, shape,
         address."""
         return self.memory, 0, self.kind, list(self.shape), self.address
 
@@ -135,8 +135,7 @@ class Binding:
         self.holders.update({entry.name: self for entry in self._shared()})
 
     def replace(self, arrays: Mapping[str, Array]) -> None:
-        """Copies state tensors that training steps only read to the device, all or none; each may have another size
-        than before."""
+        """Copies state tensors that training steps only read to the device, all or none; sizes may change."""
         self._refuse_torn()
         values = {name: self.value(array) for name, array in arrays.items()}
         try:

@@ -77,8 +77,7 @@ Stored = TypeVar("Stored", bound="Array | LateArray", covariant=True)
 @dataclass(frozen=True)
 class Checkpoint(Generic[Stored]):
     """What a checkpoint file holds: the `digest` of the step graph, the ``state`` by name (arrays; to be saved,
-    `LateArray` ones too), the position, and ``history``: "losses" and "finite" of every step so far, empty outside of
-    `fit`."""
+    `LateArray` ones too), the position, and ``history``: "losses" and "finite" of every step in `fit`."""
 
     digest: str
     state: Mapping[str, Stored]

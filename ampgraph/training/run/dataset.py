@@ -52,14 +52,13 @@ class Dataset:
     note: str = ""  # what `prepare` does beyond types and axes, for the digest: a line for each `then`
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The same training data, with ``more`` done to their rows after `prepare`; ``note`` says in the digest what
-        that is."""
+        """The same training data, with ``more`` done to their rows after `prepare`; ``note`` says that in the
+        digest."""
         first = self.prepare
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
-        """A digest of the training data, in hex: of their names, types, sizes and numbers, and of what is done to
-        them."""
+        """A digest of the training data in hex: names, types, sizes, numbers, and what is done to them."""
         made = hashlib.blake2b(self.note.encode(), digest_size=16)
         for name, array in sorted(self.arrays.items()):
             made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -104,8 +103,8 @@ class LazyBatch(Mapping[str, Array]):
         return self._data.prepare({name: array[rows] for name, array in self._data.arrays.items()})
 
     def column(self, name: str) -> Array | None:
-        """One array of this batch of training data in the type that the step takes, not otherwise prepared; None for an
-        unknown name."""
+        """One array of this batch of training data in the step's type, not otherwise prepared; None for an unknown
+        name."""
         made = self.part(0, 1).get(name)
         return None if made is None else self._data.arrays[name][self._rows].astype(made.dtype)
 
@@ -129,13 +128,13 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}  # what `source` gives -> prepared arrays by name
 
     def digest(self) -> str:
-        """What stands for a digest of a stream of training data: its size and what is done to it, as its order may
-        vary."""
+        """What stands for a digest of a stream of training data: its size and what is done to it (its order may
+        vary)."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The same stream of training data, with ``more`` done to its batches at the end; ``note`` says in the digest
-        what that is."""
+        """The same stream of training data, with ``more`` done to its batches at the end; ``note`` says that in the
+        digest."""
         named = self.named
         return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 

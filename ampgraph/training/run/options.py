@@ -66,8 +66,7 @@ class FitOptions:
 
 
 def _check_whole(options: object, name: str, least: int, hint: str) -> None:
-    """Checks that a training's option is a whole number from ``least`` on, and makes it an int. Raises AmpError
-    AMP325."""
+    """Makes an int of a training's option. Raises AmpError AMP325 for no whole number from ``least`` on."""
     value = getattr(options, name)
     if not is_whole(value) or value < least:
         raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)

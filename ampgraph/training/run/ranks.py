@@ -204,8 +204,7 @@ def _torch_errors_reported() -> Iterator[None]:
 
 
 def _torch_distributed() -> ModuleType:
-    """For training by several ranks: the module torch, with torch.distributed imported. Raises AmpError AMP501
-    without."""
+    """For training by several ranks: torch with torch.distributed, imported. Raises AmpError AMP501 without one."""
     os.environ.setdefault(LOG_LEVEL, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

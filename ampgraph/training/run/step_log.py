@@ -38,8 +38,7 @@ class StepRow:
 @dataclass
 class StepLog:
     """Collects the log of a training, as the ``on_step`` of `fit`. ``rates``: number of steps -> the learning rate of
-    each update, whose last one holds on; ``told`` is called with each row. Each number is waited for when a step
-    ends."""
+    each update, whose last one holds on; ``told`` is called with each row. Its numbers are waited for."""
 
     rates: Callable[[int], Sequence[float]] = lambda total: ()
     told: Callable[[StepRow], None] = lambda row: None

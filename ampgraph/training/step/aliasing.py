@@ -23,8 +23,9 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     outputs = {value.name: value for value in graph.outputs}
     cases = []
     for entry in entries:
-        old, writer = inputs[entry.name], _real_writer(outputs[entry.output]) if entry.output else None
-        if writer is not None and (others := _other_readers(old, writer)) is not None:
+        writer = _real_writer(outputs[entry.output]) if entry.output else None
+        others = None if writer is None else _other_readers(inputs[entry.name], writer)
+        if writer is not None and others is not None:
             cases.append((entry.name, writer, others))
     readers = dict.fromkeys(node for _, _, others in cases for node in others)
     bits = {node: 1 << number for number, node in enumerate(readers)}
@@ -58,7 +59,7 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _real_writer(new: ir.Value) -> ir.Node | None:
-    """State updated in place: the node that computes the next value, behind Identities and a Split; None for none."""
+    """State updated in place: the node that computes the next value, behind Identities and a Split, if any."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()

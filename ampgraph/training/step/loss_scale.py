@@ -190,8 +190,7 @@ class DynamicLossScale:
 
     @classmethod
     def tensorflow(cls, init: float = 32768.0, factor: float = 2.0, interval: int = 2000) -> DynamicLossScale:
-        """The loss scale of tf_keras.mixed_precision.LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor
-        1."""
+        """The loss scale of tf_keras's LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor 1."""
         return cls.preset("tensorflow", init=init, growth=factor, interval=interval)
 
     @classmethod

@@ -233,8 +233,9 @@ class ParameterGroup:
     shared: bool = False
 
     def __str__(self) -> str:
-        form = spelled_optimizer(self.optimizer) if self.optimizer is not None else SHARED if self.shared else FROZEN
-        return f"{self.pattern}={form}"
+        if self.optimizer is not None:
+            return f"{self.pattern}={spelled_optimizer(self.optimizer)}"
+        return f"{self.pattern}={SHARED if self.shared else FROZEN}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number
+from ...formats.onnx.nodes import operand
 from ..forward.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder, Term
 from ..gradients.rules.norms import BATCH
@@ -301,11 +302,13 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
     arrive: a norm that the loss is not differentiated through is left out (it may share its scale with another)."""
     found: set[Value] = set()
     for node in graph:
-        if BATCH in node.meta and node.inputs[1] in trained:
-            mean, variance = node.inputs[3], node.inputs[4]
-            squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
-            if variance is not None and mean is not None and squares is not None and _shows_in_gradients(variance):
-                found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
+        if BATCH not in node.meta or node.inputs[1] not in trained:
+            continue
+        mean, variance = operand(node, 3), operand(node, 4)
+        maker = variance.producer()
+        squares = None if maker is None else maker.inputs[0]
+        if squares is not None and _shows_in_gradients(variance):
+            found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
     return found
 
 

@@ -172,12 +172,16 @@ def _private_view(value: Value) -> ir.Node | None:
     """The node that made a gradient, through the Identity that each output is, by only giving a tensor another shape;
     None if there is no such node, something else reads on the way, or the tensor's shape is not known (then it could
     not be handed over where a step is cut)."""
-    maker = value.producer()
-    own = maker is not None and maker.op_type == "Identity" and len(value.uses()) <= 1
-    source = maker.inputs[0] if maker is not None and own else None
-    view = None if source is None or len(source.uses()) > 1 or source.is_graph_output() else source.producer()
-    ordered = view is not None and has(view.op_type, "keeps_order") and not has(view.op_type, "casts")
-    given = None if view is None or not ordered or view.graph is None else view.inputs[0]
+    copy = value.producer()
+    if copy is None or copy.op_type != "Identity" or len(value.uses()) > 1:
+        return None
+    source = copy.inputs[0]
+    if source is None or len(source.uses()) > 1 or source.is_graph_output():
+        return None
+    view = source.producer()
+    if view is None or view.graph is None or has(view.op_type, "casts") or not has(view.op_type, "keeps_order"):
+        return None
+    given = view.inputs[0]
     return view if given is not None and given.shape is not None and given.shape.is_static() else None
 
 
@@ -185,8 +189,10 @@ def low_source(gradient: Value) -> Value:
     """The low value that a gradient without readers is cast from, whose Cast is removed; the gradient itself where it
     is no such Cast's result, or something else reads the low value."""
     cast = gradient.producer()
-    low = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not gradient.uses() else None
-    if cast is None or cast.graph is None or low is None or low.dtype not in LOW or len(low.uses()) != 1:
+    if cast is None or cast.op_type != "Cast" or cast.graph is None or gradient.uses():
+        return gradient
+    low = cast.inputs[0]
+    if low is None or low.dtype not in LOW or len(low.uses()) != 1:
         return gradient
     cast.graph.remove(cast, safe=True)
     return low

@@ -149,13 +149,11 @@ class Direction:
         return self.rows(b.op("Concat", *pair, axis=0))
 
     def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
-        """Gradient of a recurrence: a value of several gates split into ``parts`` along an axis, H elements for each
-        gate."""
+        """Gradient of a recurrence: a value of several gates split into ``parts`` along an axis, H elements each."""
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
-        """Gradient of a recurrence: values of single gates [T, B, H] concatenated, as one value of all steps [T, B,
-        gates H]."""
+        """Gradient of a recurrence: values of single gates [T, B, H] concatenated, to [T, B, gates H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
