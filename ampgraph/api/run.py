@@ -69,7 +69,7 @@ def run(
 
 @dataclass(frozen=True)
 class RunWithNotes:
-    """What `ampgraph run` got: outputs by name, ``notes`` on the source of generated inputs, ``doubts`` about inputs that
+    """What `ampgraph run` got: outputs by name, ``notes`` on how inputs were generated, ``doubts`` about inputs that
     hold NaN. ``by``: the target's runtime that executed the model, and its ``layers``; "" for any other."""
 
     outputs: dict[str, Result]
