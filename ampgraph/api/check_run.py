@@ -41,7 +41,7 @@ from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
 from ..runtime.opening import CPU, is_fault, opening_refusal, stopped_on_cpu
 from .kinds import Model
-from .mending import repair_of, with_stream_tried
+from .mending import find_repair, try_stream
 from .steps import Job, run_job
 
 FEW = 3  # generated samples: fewer may take all the time for samples, more two thirds of it in doubt, else one third
@@ -109,8 +109,8 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
 
 
 def check_files(request: Request, answer: Answer, progress: Progress = silent) -> None:
-    """In the child of a check: compares two files, answers, and answers again when it knows which nodes are to
-    blame, and what mends them. A file that ONNX Runtime refuses is not compared."""
+    """In the child of a check: compares two files, answers, and answers again when it knows which nodes are to blame,
+    and what mends them. A file that ONNX Runtime refuses, though not its reference, has missed without being run."""
     until, on_cpu = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
         verdict, on_cpu = verdict_on_opening(request)
@@ -167,8 +167,7 @@ class CheckRun:
 
     def check(self, own: bool) -> None:
         """Runs the check: compares, answers, then looks for doubts, for nodes to blame and for a repair, and answers
-        again after each. ``own``: by the check's own measure, which looks for doubts; the verdict by a metric of the
-        user's is not doubted."""
+        again after each. ``own``: by the check's own measure; by a metric of the user's nothing is doubted."""
         start = time.monotonic()
         outputs_vary = self._compare(own)
         self.verdict = self._verdict_so_far()
@@ -233,8 +232,7 @@ class CheckRun:
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _answer_doubt(self, **reasons: str) -> None:
-        """In the child of the check: answers with reasons by the verdict's field for each, "" for none; the verdict
-        becomes doubtful by any."""
+        """In the child of the check: answers "doubtful" if there is a reason; each by its field, "" for none."""
         self._answer_with(**reasons, outcome=DOUBTFUL if any(reasons.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
@@ -319,7 +317,7 @@ class CheckRun:
             return
         spent = verdict.seconds * verdict.samples
         self.progress("looking for a repair", 0, 0)
-        found = repair_of(self.source, recipe, finding, self._compare_other, self.drawn, self.until, spent)
+        found = find_repair(self.source, recipe, finding, self._compare_other, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
             mended = {"mended_by": found.repair.patterns, "repaired_error": found.repair.error}
             self._answer_with(**mended, suggested=(), sensitivity=None)  # what a repair mends is not chaotic
@@ -331,7 +329,7 @@ class CheckRun:
         """Check of a conversion: answers with the error that `--fp32-stream` would leave, where that is worth its
         Casts; else, or without a recipe to convert by, with the verdict as it is."""
         recipe, until = self.request.recipe, self.until
-        self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._compare_other, until))
+        self.answer(try_stream(self.verdict, self.source, recipe, self.pair, self._compare_other, until))
 
 
 def _fields_on_blame(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
@@ -369,8 +367,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
     The reference is measured on ``drawn``, which are generated; after ``seconds`` no further sample is begun. The more
     samples were measured, the closer a value may come. Negative numbers count only where a product makes them: in other
-    places large ones are masks.
-    """
+    places large ones are masks."""
     by_product, end = _float16_values(pair.result.dataflow()), low_type("float16").largest
 
     def sizes(ranges: Ranges) -> dict[str, float]:
@@ -408,9 +405,8 @@ def _float16_values(flow: Dataflow) -> dict[str, bool]:
 
 
 def verdict_on_opening(request: Request) -> tuple[CheckVerdict | None, str]:
-    """Check of a conversion: whether users can open the file, as a pair. First the verdict "missed" where it does not
-    open and its reference does, else None; second what ONNX Runtime's CPU says where it only lacks a kernel, else
-    ""."""
+    """Check of a conversion: whether users can open the file: the verdict "missed" where it does not open and its
+    reference does, else None; and what ONNX Runtime's CPU says where it only lacks a kernel, else ""."""
     found = opening_refusal(request.model)
     if found is None:
         return None, ""

@@ -148,7 +148,7 @@ class Mending:
                 return None
             try:
                 recipe = replace(self.recipe, fp32=(*self.recipe.fp32, *names))
-                model = converted(self.source, recipe, self.folder / f"tried{len(self.done)}.onnx")
+                model = convert_to_judge(self.source, recipe, self.folder / f"tried{len(self.done)}.onnx")
                 self.done[names] = self.judge(model)
             except AmpError as error:
                 self.refused = error.message
@@ -157,9 +157,8 @@ class Mending:
         return names, self.done[names]
 
 
-def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
-    """For a repair: what `convert` makes of a model: a graph, or where the model's weights lie in data files ``path``,
-    to which it is written."""
+def convert_to_judge(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
+    """For a repair: what `convert` makes of a model: a graph, or ``path`` as a file where weights lie in data files."""
     graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
@@ -167,15 +166,14 @@ def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
     return path
 
 
-def repair_of(
+def find_repair(
     source: Model, recipe: Recipe | None, found: FaultSearch, again: Callable[[OnnxPair], Outcome], drawn: Samples,
     until: float, seconds: float = 0.0,
 ) -> RepairOutcome | None:  # fmt: skip
     """Searches for a repair of a model that was made from ``source``; None where no node is to blame.
 
     ``recipe``: with which it was made; None finds out. ``found``: the look for nodes to blame; ``again`` judges a pair
-    on the same samples, which took ``seconds`` for the model; ``until``: the time of `time.monotonic` at which to
-    end."""
+    on the same samples, which took ``seconds`` for the model; ``until``: when to end, by `time.monotonic`."""
     pair = found.pair
     if not found.suspects or not isinstance(pair, OnnxPair):
         return None
@@ -183,8 +181,8 @@ def repair_of(
         return RepairOutcome(None, "not looked for, as the run is not strict")
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as name:
         folder = Path(name)
-        recipe = recipe or made_by(
-            pair.source, pair.result, lambda guess: converted(source, guess, folder / "again.onnx")
+        recipe = recipe or find_recipe(
+            pair.source, pair.result, lambda guess: convert_to_judge(source, guess, folder / "again.onnx")
         )
         if recipe is None:
             return RepairOutcome(None, "not looked for, as the file does not tell how it was made")
@@ -192,7 +190,7 @@ def repair_of(
         return Mending(source, recipe, judge, drawn, until, folder, seconds).search(found)
 
 
-def with_stream_tried(
+def try_stream(
     verdict: CheckVerdict, source: Model, recipe: Recipe | None, pair: object, again: Callable[[OnnxPair], Outcome],
     until: float,
 ) -> CheckVerdict:  # fmt: skip
@@ -207,7 +205,7 @@ def with_stream_tried(
         return verdict
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         try:
-            model = converted(source, replace(recipe, fp32_stream=True), Path(folder, "tried.onnx"))
+            model = convert_to_judge(source, replace(recipe, fp32_stream=True), Path(folder, "tried.onnx"))
         except AmpError:  # a framework's policy knows no such option
             return verdict
         found = again(pair.with_model(model))
@@ -218,7 +216,7 @@ def with_stream_tried(
 # -- with what recipe a model was made of another ----------------------------------------------------------------------
 
 
-def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
+def find_recipe(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
     """For a repair by `verify`: the recipe with which ``convert`` makes ``model`` of its reference: the first of the
     guesses that gives values of the same names and types; None for another tool's work, and where the conversion was
     told more than the file says (patterns of `--low`, lists, measured ranges)."""

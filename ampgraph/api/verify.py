@@ -25,7 +25,7 @@ from ..report.picture.writing import refuse_page, write_page
 from ..report.verification import Verification
 from ..runtime.opening import opening_notes
 from .kinds import Data, Model, PathLike, path_of
-from .mending import LOOKING, repair_of
+from .mending import LOOKING, find_repair
 from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5  # that hold by default
@@ -110,8 +110,8 @@ def verify(
         search = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         search.kept, search.seen, search.seconds = seen.kept, html is not None, LOOKING * SECONDS
         search.look(drawn, progress)
-        mended = None if seen.ok else repair_of(reference, None, search, comparison.compare_repaired, drawn, until)
-        said = search.chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
+        mended = None if seen.ok else find_repair(reference, None, search, comparison.compare_repaired, drawn, until)
+        said = search.notes_if_chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
         vanishing = vanishing_output(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
         notes = (*opens, *drawn.notes, *pair.notes, *said, *filter(None, [vanishing]), *search.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, search, mended)

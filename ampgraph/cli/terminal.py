@@ -115,7 +115,7 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
 
 
 def _redirect_to_null(stream: IO[str]) -> None:
-    """At the end of a command: points a stream that cannot be written at the null device, so that it closes."""
+    """At the end of a command: points a stream that cannot be written at the null device, to close it quietly."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -245,7 +245,7 @@ class LineDisplay(Display):
 
 @contextlib.contextmanager
 def progress() -> Iterator[Display]:
-    """Opens a command's display: lines with --verbose, a bar while stderr is a terminal, else nothing."""
+    """Opens a command's display: lines with --verbose, a bar if stderr is a terminal, else nothing."""
     if verbose():
         yield LineDisplay()
         return

@@ -148,11 +148,11 @@ class Crossings:
         arguments, a loop's last state, a body's results."""
         return _beyond_boundaries(value, self.before)
 
-    def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+    def origins_into(self, found: set[int]) -> Callable[[Collection[int]], None]:
         """A function that adds values to the set ``found``, each with all that `origins` gives."""
         return partial(_add_beyond_boundaries, found, self.before) if self.before else found.update
 
-    def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+    def copies_into(self, found: set[int]) -> Callable[[Collection[int]], None]:
         """A function that adds values to the set ``found``, each with all that `copies` gives."""
         return partial(_add_beyond_boundaries, found, self.after) if self.after else found.update
 
@@ -161,9 +161,8 @@ class Crossings:
         return _beyond_boundaries(value, self.after)
 
 
-def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+def _add_beyond_boundaries(found: set[int], step: dict[int, list[int]], values: Collection[int]) -> None:
     """For a walk across bodies and functions: adds values to ``found``, and all that hold their data by ``step``."""
-    values = list(values)
     found.update(values)
     for value in step.keys() & values:
         found |= _beyond_boundaries(value, step)

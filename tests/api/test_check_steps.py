@@ -214,7 +214,7 @@ def test_a_float32_stream_is_tried_only_where_it_may_help(monkeypatch: pytest.Mo
     def never(*_: object) -> None:
         raise AssertionError("it was tried")
 
-    monkeypatch.setattr(mending, "converted", never)
+    monkeypatch.setattr(mending, "convert_to_judge", never)
     recipe, late = Recipe.of(), time.monotonic() - 1
     pair: Any = object.__new__(mending.OnnxPair)
     for verdict, asked, other, until in (
@@ -225,16 +225,16 @@ def test_a_float32_stream_is_tried_only_where_it_may_help(monkeypatch: pytest.Mo
         (MISSED, recipe, None, math.inf),
         (MISSED, recipe, pair, late),
     ):
-        assert mending.with_stream_tried(verdict, "model.onnx", asked, other, never, until) is verdict  # type: ignore[arg-type]
+        assert mending.try_stream(verdict, "model.onnx", asked, other, never, until) is verdict  # type: ignore[arg-type]
 
 
 def test_what_convert_refuses_is_no_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuses(*_: object) -> None:
         raise AmpError("AMP305", "no node of that name")
 
-    monkeypatch.setattr(mending, "converted", refuses)
+    monkeypatch.setattr(mending, "convert_to_judge", refuses)
     search = mending.Mending("model.onnx", Recipe.of(), refuses, None, math.inf, tmp_path)  # type: ignore[arg-type]
     assert search.attempt(["one"]) is None and search.refused == "no node of that name" and not search.done
     search.until = time.monotonic() - 1
-    monkeypatch.setattr(mending, "converted", None)  # it is not asked
+    monkeypatch.setattr(mending, "convert_to_judge", None)  # it is not asked
     assert search.attempt(["one"]) is None

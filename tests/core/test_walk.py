@@ -64,7 +64,7 @@ def test_walks_cross_boundaries_only_by_crossings() -> None:
     found = carried_values(flow.ops, lambda op: op.kind == "Exp", lambda op: True, crossings.copies)
     assert found == {values["u"], values["z"]}
     held = set[int]()
-    crossings.copies_into(held)(iter([values["u"], values["x"]]))
+    crossings.copies_into(held)([values["u"], values["x"]])
     assert held == {values["u"], values["z"], values["x"]}
 
 

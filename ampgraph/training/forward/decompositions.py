@@ -77,7 +77,7 @@ def _table(unroll: bool) -> dict[object, Decomposition]:
 
 
 def _only_pictures(of_pictures: Function) -> Function:
-    """torch's grid_sampler by ``of_pictures``, its decomposition for pictures [B, C, H, W]; volumes stay."""
+    """torch's grid_sampler by ``of_pictures``, its decomposition for pictures [B, C, H, W], not volumes."""
 
     def sample(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
         return of_pictures(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented

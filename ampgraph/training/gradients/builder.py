@@ -441,7 +441,7 @@ class Builder(NodeBuilder):
 
 
 def sum_to(b: Builder, gradient: ir.Value, value: ir.Value, result: ir.Value) -> ir.Value:
-    """The gradient of ``value``, which was broadcast to ``result``, from that of the result's shape."""
+    """The gradient of ``value``, which was broadcast to ``result``: ``gradient``, of that shape, summed up."""
     return sum_to_dims(b, gradient, value, None if result.shape is None else list(result.shape))
 
 

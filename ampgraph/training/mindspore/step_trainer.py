@@ -145,8 +145,7 @@ class MindirTrainer:
         }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405, and changes nothing, for
-        others."""
+        """Replaces all parameters of a MindIR training step. Raises AmpError AMP405 before, for one of another step."""
         for name, parameter in self.parameters.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="it is of another step")

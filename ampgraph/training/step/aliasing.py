@@ -59,7 +59,7 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _real_writer(new: ir.Value) -> ir.Node | None:
-    """State updated in place: the node that computes the next value, behind Identities and a Split; None for none."""
+    """State updated in place: the node that computes the next value, behind Identities and a Split, if any."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()

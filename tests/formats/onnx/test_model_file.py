@@ -312,5 +312,5 @@ def test_nodes_that_are_made_on_the_way_have_attributes_of_their_own() -> None:
             yield made
             made.attributes.clear()
 
-    read = [onnx.GraphProto.FromString(piece).node[0] for piece in NodeWriter().written(nodes())]
+    read = [onnx.GraphProto.FromString(piece).node[0] for piece in NodeWriter().entries(nodes())]
     assert [node.attribute[0].i for node in read] == list(range(6))

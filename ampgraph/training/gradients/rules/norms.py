@@ -50,8 +50,8 @@ def layer_normalization(
 
 
 def _renormalize(b: Builder, node: ir.Node, x: Term, first: int) -> tuple[Term, Term]:
-    """Gradient of LayerNormalization: xh, and 1 / deviation, which the forward node is made to output. xh is computed
-    by the operator with a scale of ones; by mean and 1 / deviation for open sizes. ``first``: the first axis."""
+    """Gradient of LayerNormalization over the axes from ``first`` on: xh, and 1 / deviation, which the forward node is
+    made to output. xh is computed by the operator with a scale of ones; by mean and 1 / deviation for open sizes."""
     data = x.value
     shape = None if data.shape is None else ir.Shape([*data.shape[:first], *[1] * (b.rank(data) - first)])
     kind = ir.DataType(attribute(node, "stash_type", FLOAT))

@@ -31,7 +31,7 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Transpose, by the inverse permutation; without ``perm``, which reverses, the same."""
+    """The gradient of Transpose, by the inverse permutation; a reversal (no ``perm``) is its own inverse."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
