@@ -131,8 +131,7 @@ def move_opset(
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """For `convert --opset`: the kinds of a model's operators for which the target has no kernel at the model's
-    opset."""
+    """For `convert --opset`: the kinds of operators of a model for which the target has no kernel at its opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -221,8 +220,7 @@ def optimise(graph: Graph, wanted: Optimize, options: Options | None, progress: 
     where that is no gain.
 
     Raises AmpError AMP304 for a format or target whose runtime has no such operators, AMP404 beside a plan, AMP501
-    where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
-    """
+    where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked."""
     if not wanted:
         return Prepared(graph)
     if options is None:

@@ -93,13 +93,13 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     pieces += infos.results
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
-    length = sum(nbytes(piece) if isinstance(piece, RoundedTensor) else len(piece) for piece in pieces)
+    length = sum(len(piece) if isinstance(piece, bytes) else nbytes(piece) for piece in pieces)
     yield head.SerializeToString() + GRAPH + number_bytes(length)
     for piece in pieces:
-        if isinstance(piece, RoundedTensor):
-            yield from tensor_chunks(piece)
-        else:
+        if isinstance(piece, bytes):
             yield piece
+        else:
+            yield from tensor_chunks(piece)
     yield outline.SerializeToString(deterministic=True)
 
 
