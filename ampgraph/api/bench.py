@@ -115,8 +115,7 @@ def _executing_runtime(target: str) -> str:
 
 
 def _runtime_kind(target: str) -> str:
-    """The kind of runtime on which `bench` times models for a target. Raises AmpError AMP404 where none executes
-    them."""
+    """The kind of runtime on which `bench` times models for a target. Raises AmpError AMP404 where there is none."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):

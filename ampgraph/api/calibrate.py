@@ -45,8 +45,7 @@ class Measuring:
         return [name for name, value in named.items() if value is not None]
 
     def check(self, recipe: Recipe) -> None:
-        """Raises AmpError AMP311 for a verb's options of measuring that contradict each other or the recipe, or do
-        nothing."""
+        """Raises AmpError AMP311 for a verb's options of measuring that contradict each other or do nothing."""
         asked = self.options_given()  # each alone asks for the run
         if recipe.ranges is not None and asked:
             hint = "ranges that are read need no run: omit one of the two"
@@ -63,8 +62,7 @@ class Measuring:
         one, or measured on the graph now; unchanged where neither is asked for. Sorts the graph where ranges are used.
 
         Raises AmpError AMP304 (MindIR), AMP401 (no file of ranges), AMP403 (another model's ranges), and what
-        `calibrate` raises.
-        """
+        `calibrate` raises."""
         self.check(options.recipe)
         given = options.recipe.ranges
         if given is None and not (self.used and self.options_given()):

@@ -125,8 +125,7 @@ class _ModelCheck:
     engines: list[str] = field(default_factory=list)
 
     def report(self, by: str = "") -> Checked:
-        """The report of `check`: all rules, met, left out or violated. ``by``: the name of the runtime that ran the
-        model; "" for a strict run."""
+        """The report of `check` on all rules. ``by``: the runtime that ran the model, by name; "" for strict runs."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
@@ -201,9 +200,8 @@ class _ModelCheck:
         self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None,
         sm: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """The rule ``builds`` of `check`: the TensorRT of the Python ``runtime`` builds an engine of the model. Where
-        it refuses the reference too, a finding is a warning, as it is no fault of the conversion. ``sm``: as in
-        `check`."""
+        """The rule ``builds`` of `check`: the TensorRT of the Python ``runtime`` builds an engine of the model, for
+        ``sm`` as `check` takes it. A finding is a warning, no fault of the conversion, where the reference has one."""
         sizes, values = engine_sizes(graph, dims or {}, data)
         models = [path for path in (self.model, against) if path is not None]
         answer, *others = build_all([BuildJob(path, "", sizes, values, sm) for path in models], python=runtime)

@@ -110,8 +110,7 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
 
 def check_files(request: Request, answer: Answer, progress: Progress = silent) -> None:
     """In the child of a check: compares two files, answers, and answers again when it knows which nodes are to blame,
-    and what mends them. A file that ONNX Runtime refuses, though not its reference, is not compared; the verdict says
-    so."""
+    and what mends them. A file that ONNX Runtime refuses, though not its reference, has missed without being run."""
     until, on_cpu = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
         verdict, on_cpu = verdict_on_opening(request)
@@ -168,8 +167,7 @@ class CheckRun:
 
     def check(self, own: bool) -> None:
         """Runs the check: compares, answers, then looks for doubts, for nodes to blame and for a repair, and answers
-        again after each. ``own``: by the check's own measure, which looks for doubts; the verdict by a metric of the
-        user's is not doubted."""
+        again after each. ``own``: by the check's own measure; by a metric of the user's nothing is doubted."""
         start = time.monotonic()
         outputs_vary = self._compare(own)
         self.verdict = self._verdict_so_far()
@@ -234,8 +232,7 @@ class CheckRun:
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _answer_doubt(self, **reasons: str) -> None:
-        """In the child of the check: answers with reasons by the verdict's field for each, "" for none; the verdict
-        becomes doubtful by any."""
+        """In the child of the check: answers "doubtful" if there is a reason; each by its field, "" for none."""
         self._answer_with(**reasons, outcome=DOUBTFUL if any(reasons.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
@@ -370,8 +367,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
     The reference is measured on ``drawn``, which are generated; after ``seconds`` no further sample is begun. The more
     samples were measured, the closer a value may come. Negative numbers count only where a product makes them: in other
-    places large ones are masks.
-    """
+    places large ones are masks."""
     by_product, end = _float16_values(pair.result.dataflow()), low_type("float16").largest
 
     def sizes(ranges: Ranges) -> dict[str, float]:
@@ -409,9 +405,8 @@ def _float16_values(flow: Dataflow) -> dict[str, bool]:
 
 
 def verdict_on_opening(request: Request) -> tuple[CheckVerdict | None, str]:
-    """Check of a conversion: whether users can open the file, as a pair. First the verdict "missed" where it does not
-    open and its reference does, else None; second what ONNX Runtime's CPU says where it only lacks a kernel, else
-    ""."""
+    """Check of a conversion: whether users can open the file: the verdict "missed" where it does not open and its
+    reference does, else None; and what ONNX Runtime's CPU says where it only lacks a kernel, else ""."""
     found = opening_refusal(request.model)
     if found is None:
         return None, ""

@@ -158,8 +158,7 @@ class Mending:
 
 
 def convert_to_judge(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
-    """For a repair: what `convert` makes of a model: a graph, or where the model's weights lie in data files ``path``,
-    to which it is written."""
+    """For a repair: what `convert` makes of a model: a graph, or ``path`` as a file where weights lie in data files."""
     graph = run_job(Job(source, recipe)).graph
     if not graph.data_files():
         return graph
@@ -174,8 +173,7 @@ def find_repair(
     """Searches for a repair of a model that was made from ``source``; None where no node is to blame.
 
     ``recipe``: with which it was made; None finds out. ``found``: the look for nodes to blame; ``again`` judges a pair
-    on the same samples, which took ``seconds`` for the model; ``until``: the time of `time.monotonic` at which to
-    end."""
+    on the same samples, which took ``seconds`` for the model; ``until``: when to end, by `time.monotonic`."""
     pair = found.pair
     if not found.suspects or not isinstance(pair, OnnxPair):
         return None

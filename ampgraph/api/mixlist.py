@@ -41,8 +41,7 @@ _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @cache
 def ascend_names() -> Mapping[str, tuple[str, ...]]:
-    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. Raises AmpError AMP901 for a
-    mistake in the file."""
+    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. Raises AmpError AMP901."""
     file = read_file(data_folder() / "schemas" / NAMES_FILE)
     for name, types in file.data.items():
         if name not in operators():
@@ -58,8 +57,7 @@ def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | P
     """What a level of a policy makes low and what it keeps in float32, as Ascend's operator types.
 
     ``level``: the policy's own if not given. Files in ``extra`` are merged over the lists. Raises AmpError AMP301 to
-    AMP305 for lists, levels and policies that do not exist, and for a level that no list of operators can say.
-    """
+    AMP305 for lists, levels and policies that do not exist, and for a level that no list of operators can say."""
     recipe = Recipe.of(policy=policy, level=level, lists=extra)
     rules, lists = policy_of(policy), lists_of(recipe)
     chosen = level_of(recipe, lists)
@@ -105,8 +103,7 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _list_for(at_level: str) -> str:
-    """For `export-mixlist`: what a level does to a class in the words of `CAUTION`; what a mixlist cannot say is
-    cut."""
+    """For `export-mixlist`: what a level does to a class, in the words of `CAUTION`; any other word means cut."""
     return at_level if at_level in CAUTION else "cut"
 
 
@@ -132,8 +129,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:
     """For `export-mixlist`: writes its file, whole or not at all.
 
-    Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``.
-    """
+    Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``."""
     path = Path(path)
     refuse_output(path, sources_of(*sources), "-o")
     with text_file(path, mixlist.to_json, "-o"):

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 def rewrite_graph(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     """A step of `convert`: sorts a graph and carries out the rewrites that `find_rewrites` finds. Returns the dataflow
-    of the edited graph, and the rewrites. ``low_io``: the inputs and outputs that are to be low. Raises AmpError for a
-    training step."""
+    of the edited graph, and the rewrites. ``low_io``: inputs and outputs to be low. AmpError for a training step."""
     graph.prepare()
     graph.refuse_training()
     from ..planner.steps import find_rewrites
@@ -101,8 +100,7 @@ def plan_prepared_graph(
 
 def follow_plan(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
     """For `apply` and `convert(plan=...)`: carries out the rewrites of a given plan on its model. Returns the plan,
-    completed where an older format says less, and the dataflow that its decisions index. Raises AmpError AMP403 for a
-    plan of another model."""
+    completed where an older format says less, and the dataflow that it indexes. AmpError AMP403 for another model."""
     graph.prepare()
     graph.settle_shapes()
     graph.refuse_training()

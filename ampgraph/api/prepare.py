@@ -26,7 +26,7 @@ from ..core.shown import plural
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..formats.onnx.walk import copied
+from ..formats.onnx.walk import copy_model
 from ..report.summary import node_choices
 from ..runtime.optimized import kind_of, walk_nodes
 from ..runtime.optimizing import SIZE_LIMIT, NodeCounter, NotOptimized, best_fused, node_count
@@ -131,8 +131,7 @@ def move_opset(
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """For `convert --opset`: the kinds of a model's operators for which the target has no kernel at the model's
-    opset."""
+    """For `convert --opset`: the kinds of operators of a model for which the target has no kernel at its opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -140,7 +139,7 @@ def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> s
 
 def _fresh_dataflow(graph: Graph, options: Options, low_io: frozenset[str]) -> Dataflow:
     """The dataflow of a copy of the graph, which stays as it is."""
-    copy = adapters.copied(graph)
+    copy = adapters.copy_graph(graph)
     copy.prepare()
     return copy.dataflow(options.dtype, low_io)
 
@@ -167,12 +166,12 @@ def _at_best_opset(graph: Graph, options: Options, low_io: frozenset[str], progr
     progress("looking for an opset", 0, 0)
     refusal: AmpError | None = None
     try:
-        trial, flow = pipeline.plan_graph(adapters.copied(graph), options, low_io)
+        trial, flow = pipeline.plan_graph(adapters.copy_graph(graph), options, low_io)
     except AmpError as error:
         if error.code != "AMP305" or not low_io:
             raise
         refusal = error  # its inputs cannot be low here, but perhaps at a later opset
-        trial, flow = pipeline.plan_graph(adapters.copied(graph), options, frozenset())
+        trial, flow = pipeline.plan_graph(adapters.copy_graph(graph), options, frozenset())
     opset_now, score_now, lost_now = flow.opset, _plan_score(trial, flow, options), off_target(flow, options)
     scores: dict[int, Score] = {}
     refused: list[Note] = []
@@ -221,8 +220,7 @@ def optimise(graph: Graph, wanted: Optimize, options: Options | None, progress: 
     where that is no gain.
 
     Raises AmpError AMP304 for a format or target whose runtime has no such operators, AMP404 beside a plan, AMP501
-    where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
-    """
+    where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked."""
     if not wanted:
         return Prepared(graph)
     if options is None:
@@ -312,6 +310,6 @@ def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
     2 GB of them, which one message cannot hold."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
-    model = copied(graph.model)
+    model = copy_model(graph.model)
     ir.external_data.load_to_model(model)
     return onnx_io.to_proto(model)

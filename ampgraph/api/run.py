@@ -69,9 +69,8 @@ def run(
 
 @dataclass(frozen=True)
 class RunWithNotes:
-    """What `ampgraph run` got: the outputs by name, ``notes`` on where generated inputs are from, ``doubts`` about
-    inputs that hold NaN. ``by``: the target's runtime that executed the model, "" for any other; ``layers``: as it ran
-    them."""
+    """What `ampgraph run` got: outputs by name, ``notes`` on how inputs were generated, ``doubts`` about inputs that
+    hold NaN. ``by``: the target's runtime that executed the model, and its ``layers``; "" for any other."""
 
     outputs: dict[str, Result]
     notes: tuple[str, ...] = ()

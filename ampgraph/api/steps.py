@@ -147,8 +147,7 @@ class Conversion:
 
 
 def run_job(job: Job, progress: Progress = silent) -> Conversion:
-    """Converts and writes the job's files, without the check. Raises AmpError for every mistake in the model or in what
-    was asked."""
+    """Converts and writes the job's files, without the check. Raises AmpError for mistakes in the model or the job."""
     with quiet_collector(), faults_reported(job.model):
         return write_files(convert_in_memory(job, progress), progress)
 

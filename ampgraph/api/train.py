@@ -199,8 +199,7 @@ def _learning_rates(trainer: Trainer | MindirTrainer, lr_schedule: Given, steps:
 
 
 def _write_reports(found: Trained, log: PathLike | None) -> None:
-    """Writes the files that the verb `train` was asked for after the training: the log of steps as .csv, and the
-    page."""
+    """Writes the files that the verb `train` was asked for after training: the log of steps as .csv, and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

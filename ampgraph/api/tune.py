@@ -313,8 +313,7 @@ class Bench:
         """Plans a candidate of `tune`: returns a fresh graph, the plan for it, and the dataflow that the plan speaks
         of; the passes are still to be run.
 
-        A group that the level's plan has in float32 may become low when its neighbours do not: it is pinned too.
-        """
+        A group that the level's plan has in float32 may become low when its neighbours do not: it is pinned too."""
         while True:
             graph = load_graph(self.model, self.options.recipe)
             options = self.options.holding(self.patterns(promoted))
@@ -342,8 +341,7 @@ class Bench:
         return self.points[-1]
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
-        """Runs a candidate of `tune` strictly over the samples, and measures its error. ``promoted``, ``step``: as of
-        `_try`."""
+        """Runs a candidate of `tune` strictly over the samples, as `_try` takes it, and measures its error."""
         model, size = self._convert_to_run(promoted)
         session, seen = StrictSession(model, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
@@ -373,8 +371,7 @@ class Bench:
         return found.union(*(self._moves[i] for i in found))
 
     def _predicted_error(self, promoted: frozenset[int]) -> float:
-        """The error that the switched model of `tune` has with these groups in float32, the largest over the decisive
-        samples."""
+        """The error of the switched model of `tune` with these groups in float32, the largest over decisive samples."""
         low = [unit for i, units in enumerate(self._switches) if i not in promoted for unit in units]
         return max(
             self.start.error_of(self._expected[n], self._switched_session.run(feeds, low))

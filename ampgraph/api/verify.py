@@ -111,7 +111,7 @@ def verify(
         search.kept, search.seen, search.seconds = seen.kept, html is not None, LOOKING * SECONDS
         search.look(drawn, progress)
         mended = None if seen.ok else find_repair(reference, None, search, comparison.compare_repaired, drawn, until)
-        said = search.chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
+        said = search.notes_if_chaotic(chaos, mended) if decoding is None else decoding.notes(drawn.generated)
         vanishing = vanishing_output(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
         notes = (*opens, *drawn.notes, *pair.notes, *said, *filter(None, [vanishing]), *search.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, search, mended)

@@ -32,7 +32,7 @@ class CompatWarning(UserWarning):
     """An argument of the original function that means something else here, and what is done instead."""
 
 
-def converted(
+def convert_with_lists(
     model: onnx.ModelProto | str | Path,
     *,
     min_positive_val: float | None,
@@ -55,22 +55,22 @@ def converted(
     for name, names in (("op_block_list", op_block_list), ("node_block_list", node_block_list)):
         if isinstance(names, str):
             raise NotConverted("AMP301", f"{name} is a text, not a list of names", hint=f"{name}=[{names!r}]")
-    proto = loaded(model)
+    proto = load_whole(model)
     ops, nodes = set(op_block_list or ()), set(node_block_list or ())
     missing = sorted(nodes - {node.name for node in _all_nodes(proto)})
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         _warn_caller(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
     if min_positive_val is not None or max_finite_val is not None:
-        proto = _clamped(proto, ops, nodes, smallest, largest)
-    held = _patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
+        proto = _clamp_weights(proto, ops, nodes, smallest, largest)
+    held = _block_patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
     words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
     given = words.get("fp32", ())
     words["fp32"] = [*held, *([given] if isinstance(given, str) else given)]
     return cast(onnx.ModelProto, convert(proto, **words))
 
 
-def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
+def _block_patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
     """For another converter's block lists: the patterns, as fp32= takes them, of operators (``op:Conv``, of any domain)
     and of nodes (their names), without those that match nothing in float32, which `convert` would refuse."""
     flow = load(model)[0].dataflow()
@@ -78,7 +78,7 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
     return [pattern for pattern in patterns if any(matched_ops(flow, pattern))]
 
 
-def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+def load_whole(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     """For another converter's function: the ModelProto at a path, with its weights. Raises AMP101 to AMP103."""
     if isinstance(model, onnx.ModelProto):
         return model
@@ -119,7 +119,7 @@ def convert_tensor_float_to_float16(
     return tensor
 
 
-def all_float16(model: onnx.ModelProto) -> None:
+def store_all_float16(model: onnx.ModelProto) -> None:
     """For another converter's argument: stores the float32 initializers of the main graph in float16 too, in place, a
     Cast behind each; those that are inputs or outputs, or that float16 cannot hold (with a warning), stay. To be called
     by the public function itself: warnings name its caller."""
@@ -151,7 +151,7 @@ def all_float16(model: onnx.ModelProto) -> None:
     graph.node.extend([*casts, *rest])
 
 
-def not_done(argument: str, instead: str) -> None:
+def warn_not_done(argument: str, instead: str) -> None:
     """Warns, at the caller of the public function that calls this, of what is done instead of ``argument``."""
     _warn_caller(f"{argument}: {instead}")
 
@@ -170,7 +170,7 @@ def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
     return np.copysign(clipped, array).astype(array.dtype)
 
 
-def _clamped(
+def _clamp_weights(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
     """For another converter's function: a copy of a model in which the float32 weights of nodes that are not blocked

@@ -16,7 +16,15 @@ from ..api.tune import tune
 from ..core.arrays import Array, Result
 from ..numerics.pairs import in_types_of
 from ..numerics.strict.session import StrictSession
-from .float16 import DEFAULT_OP_BLOCK_LIST, CompatWarning, NotConverted, converted, has_float16, loaded, not_done
+from .float16 import (
+    DEFAULT_OP_BLOCK_LIST,
+    CompatWarning,
+    NotConverted,
+    convert_with_lists,
+    has_float16,
+    load_whole,
+    warn_not_done,
+)
 from .float16 import convert_np_to_float16 as numbers_in_float16
 from .float16 import convert_tensor_float_to_float16 as tensor_in_float16
 
@@ -61,7 +69,7 @@ def convert_float_to_float16(
     """
     if check_fp16_ready and isinstance(model, onnx.ModelProto) and has_float16(model):
         raise NotConverted("AMP301", "the model has float16 in it already", hint="check_fp16_ready=False converts it")
-    return converted(
+    return convert_with_lists(
         model, min_positive_val=min_positive_val, max_finite_val=max_finite_val, keep_io_types=keep_io_types,
         op_block_list=op_block_list, node_block_list=node_block_list, options=options,
     )  # fmt: skip
@@ -76,7 +84,7 @@ def convert_float_to_float16_model_path(
 ) -> onnx.ModelProto:
     """A model's file converted to float16, with its external weights in memory, as by `convert_float_to_float16`."""
     return convert_float_to_float16(
-        loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
+        load_whole(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
     )
 
 
@@ -121,9 +129,9 @@ def auto_convert_mixed_precision_model_path(
     without one, by ``numpy.allclose`` with rtol 1e-3 and atol 1e-5 unless others are given. ``provider`` and
     ``verbose`` make no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`."""
     if provider is not None and list(provider) != ["CPUExecutionProvider"]:
-        not_done("provider", "the sample is run strictly on the CPU, each low value really rounded")
+        warn_not_done("provider", "the sample is run strictly on the CPU, each low value really rounded")
     limits = (1e-3 if rtol is None else rtol, 1e-5 if atol is None else atol)
-    model = loaded(source_model_path)
+    model = load_whole(source_model_path)
     judged_by = None if customized_validate_func else limits
     result = _tune_until_accepted(model, input_feed, customized_validate_func, judged_by, keep_io_types)
     place = Path(target_model_path)

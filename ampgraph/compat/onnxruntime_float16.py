@@ -10,11 +10,11 @@ import onnx
 from .float16 import (
     DEFAULT_OP_BLOCK_LIST,
     CompatWarning,
-    all_float16,
     convert_np_to_float16,
     convert_tensor_float_to_float16,
-    converted,
-    not_done,
+    convert_with_lists,
+    store_all_float16,
+    warn_not_done,
 )
 
 __all__ = [
@@ -56,13 +56,13 @@ def convert_float_to_float16(
         AmpError: as `ampgraph.convert`; a ValueError too where ``model`` is no model.
     """
     if force_fp16_inputs:
-        not_done("force_fp16_inputs", "ampgraph's tables say which inputs of an operator may be float16")
+        warn_not_done("force_fp16_inputs", "ampgraph's tables say which inputs of an operator may be float16")
     if use_bfloat16_as_blocked_nodes_dtype:
-        not_done("use_bfloat16_as_blocked_nodes_dtype", "blocked nodes compute in float32")
-    result = converted(
+        warn_not_done("use_bfloat16_as_blocked_nodes_dtype", "blocked nodes compute in float32")
+    result = convert_with_lists(
         model, min_positive_val=min_positive_val, max_finite_val=max_finite_val, keep_io_types=keep_io_types,
         op_block_list=op_block_list, node_block_list=node_block_list, options=options,
     )  # fmt: skip
     if force_fp16_initializers:
-        all_float16(result)
+        store_all_float16(result)
     return result

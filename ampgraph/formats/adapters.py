@@ -83,9 +83,9 @@ def at_opset(graph: Graph, opset: int) -> Graph:
     return opsets.at_opset(_as_onnx(graph), opset)
 
 
-def copied(graph: Graph) -> Graph:
+def copy_graph(graph: Graph) -> Graph:
     """A copy of an ONNX graph that shares its stored tensors. Raises AmpError AMP307 for another format."""
-    return OnnxGraph(walk.copied(_as_onnx(graph).model))
+    return OnnxGraph(walk.copy_model(_as_onnx(graph).model))
 
 
 def defaults(graph: Graph) -> dict[str, int]:
@@ -122,7 +122,7 @@ def _stored_inputs(graph: Graph) -> list[ir.Value]:
 def _model_copy(model: ir.Model) -> ir.Model:
     """A copy of a caller's onnx_ir model. Raises AmpError AMP102 for one that reads what nothing defines."""
     try:
-        return walk.copied(model)
+        return walk.copy_model(model)
     except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
         cause: BaseException = error
         while cause.__cause__ is not None:

@@ -16,14 +16,14 @@ class FlowBuilder:
     def __init__(self, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         self.flow, self.low, self.low_io = flow, low, low_io
 
-    def scope(self, path: str, parent: int, op: int, kind: str, times: int, native: object) -> Scope:
+    def add_scope(self, path: str, parent: int, op: int, kind: str, times: int, native: object) -> Scope:
         """While a file is read: adds a scope to the dataflow, and returns it. The arguments are fields of `Scope`: the
         id of the scope around it and of the operator that it belongs to, NONE for the main graph."""
         scope = Scope(len(self.flow.scopes), path, parent, op, kind, times, native=native)
         self.flow.scopes.append(scope)
         return scope
 
-    def value(
+    def add_value(
         self,
         name: str,
         scope: int,
@@ -42,7 +42,9 @@ class FlowBuilder:
         self.flow.uses.append([])
         return value
 
-    def op(self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = "") -> Op:
+    def add_op(
+        self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = ""
+    ) -> Op:
         """While a file is read: adds an operator without results and slots to the dataflow, and returns it. The
         arguments are fields of `Op`; ``role`` is ``kind`` where it is ""."""
         ops = self.flow.ops
@@ -50,7 +52,7 @@ class FlowBuilder:
         ops.append(op)
         return op
 
-    def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
+    def add_use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
         """While a file is read: adds a read of a value, by input ``index`` of an operator, or of a scope's output
         (``op`` is NONE). ``unit``: decides its type there, NONE if not float32; a container's is tied to its own."""
         if value.container and unit != NONE and value.unit != NONE:
@@ -74,6 +76,6 @@ class FlowBuilder:
             return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)
         return self.fixed_unit(slot, why)
 
-    def conflict(self, text: str) -> None:
+    def note_conflict(self, text: str) -> None:
         """While a file is read: notes in a sentence that types in the model do not fit, as of a slot that holds two."""
         self.flow.conflicts.append(text)

@@ -86,7 +86,8 @@ def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
 
 
 def _answer_in_child(asked: tuple[list[str], bool], answer: Answer) -> None:
-    """Runs in the child process: opens each file with ONNX Runtime, and answers its refusal, "" for none."""
+    """Runs in the child process: opens files with ONNX Runtime, and answers the refusal of each in turn, "" for none.
+    ``asked``: the files, and whether ONNX Runtime may optimise."""
     import onnxruntime
 
     names, optimised = asked

@@ -61,7 +61,7 @@ def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tupl
     alike = tuple(i for i in range(inputs) if last >= 0 and schema.inputs[min(i, last)].type_str == name)
     allowed = next((t.allowed_type_strs for t in schema.type_constraints if t.type_param_str == name), [name])
     only = _TENSOR_TYPES.get(allowed[0]) if len(allowed) == 1 else None
-    return only or alike
+    return only or alike  # a type's number is never 0
 
 
 def fused_parts(

@@ -23,7 +23,9 @@ import ampgraph
 from ampgraph.api.calibrate import calibrate
 from ampgraph.core.errors import AmpError
 from ampgraph.core.ranges import PART, Range, Ranges, measure
+from ampgraph.formats import adapters
 from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.ranges.calibrate import measured_ranges, range_of_rows
 from onnx_text import parse
 from planner.graphs import random_models
 from share import examples
@@ -511,3 +513,16 @@ def test_whose_ranges_they_are() -> None:
     with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
         calibrate(made, [{"x": X, "i": np.array([9])}])
     assert caught.value.code == "AMP504"
+
+
+def test_rows_of_a_body_as_a_range() -> None:
+    """A run with nothing finite, or without elements, adds its counts and no extremes but zero."""
+    found = range_of_rows(np.array([[-2.0, 3.0, 5, 1], [1e9, -1e9, 2, 2], [1e9, -1e9, 0, 0]]))
+    assert (found.elements, found.nonfinite) == (7, 3) and found.absmax == 3.0
+
+
+def test_measuring_ends_where_enough_is_known() -> None:
+    graph = adapters.load_onnx(parse("g (float[2, 3] x) => (float[2, 3] y) { y = Neg (x) }"))
+    graph.prepare()
+    found = measured_ranges(graph, load_samples(graph, count=5), enough=lambda so_far: so_far.samples == 2)
+    assert found.samples == 2 and "y" in found.values

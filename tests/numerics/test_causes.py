@@ -15,9 +15,14 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
+from ampgraph.core.repairs import Repair, RepairOutcome
+from ampgraph.numerics.metrics.metric import own_metric
+from ampgraph.numerics.metrics.verdict import Compared
+from ampgraph.numerics.pairs import MindirPair
 from ampgraph.numerics.search import attribute
 from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
-from ampgraph.numerics.trace.suspects import Inquest
+from ampgraph.numerics.trace.fault_search import FaultSearch
+from ampgraph.numerics.trace.suspects import Inquest, Suspect
 from ampgraph.numerics.trace.values import Tracer, observe
 from ampgraph.report.verification import Verification
 from fuzz.models import random_model
@@ -493,3 +498,50 @@ def test_a_trace_leaves_sequences_out() -> None:
     assert [tracer._dtype_of(side, "s") for side in (0, 1)] == ["", ""] and tracer._dtype_of(0, "nobody") == ""
     assert tracer._dtype_of(0, "a") == "float32"
     assert tracer.run(feeds, feeds)
+
+
+def test_a_weight_that_is_infinite_in_the_low_type_alone_is_named() -> None:
+    weight = np.full((3, 3), 1e5, np.float32)
+    model = parse("g (float[2, 3] x) => (float[2, 3] y) {[product] y = MatMul (x, w) }", w=weight)
+    text = """g (float[2, 3] x) => (float[2, 3] y) {
+        a = Cast <to = 10> (x)  [product] b = MatMul (a, w)  y = Cast <to = 1> (b) }"""
+    with np.errstate(over="ignore"):
+        spoiled = parse(text, w=weight.astype(np.float16))
+    feeds = {"x": np.full((2, 3), 1e-3, np.float32)}
+    inquest = Inquest(Tracer(model, spoiled).run(feeds, feeds))
+    assert [site.kind for site in inquest.tracer.sites] == ["Cast", "MatMul", "Cast"]
+    assert inquest._spoiled_weight(inquest.tracer.sites[1]) == "w"
+    assert not inquest._spoiled_weight(inquest.tracer.sites[0])  # it reads none
+
+
+def test_a_branch_is_traced_where_both_sides_take_it() -> None:
+    """The reference's If and the model's are known by their output; a node that is no If has no branch."""
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] o) { o = Neg (x) },
+            else_branch = e () => (float[2] o) { o = Abs (x) } > }"""
+    model = parse(text, opset=17)
+    tracer = Tracer(model, model)
+    (site,) = (site for site in tracer.sites if site.kind == "If")
+    feeds = {"x": np.array([1.0, -2.0], np.float32), "c": np.array(True)}
+    found = tracer.branch(site, feeds, feeds)
+    assert found is not None
+    body, ours, theirs = found
+    assert [one.kind for one in body.sites] == ["Neg"] and ours.keys() == theirs.keys() == {"x"}
+    assert tracer.branch(site, feeds, {**feeds, "c": np.array(False)}) is None
+    assert tracer.branch(body.sites[0], feeds, feeds) is None
+
+
+def test_patterns_are_withdrawn_where_a_chaotic_model_is_not_mended() -> None:
+    suspect = Suspect("n", "Exp", "", "", "float16", (), (), "why", ("n",))
+    notes = ["chaotic"]
+    for tried, told, left in (
+        (None, notes, ("n",)),
+        (RepairOutcome(Repair(("n",), 0.1)), [], ("n",)),
+        (RepairOutcome(None, "none"), notes, ()),
+    ):
+        search = FaultSearch(MindirPair.__new__(MindirPair), Compared(own_metric(False)), 1e-2, 1, asked=False)
+        search.first_nonfinite, search.also_nonfinite, search.growth = suspect, (suspect,), (suspect,)
+        assert search.notes_if_chaotic(notes, tried) == told
+        assert present(search.first_nonfinite).patterns == search.growth[0].patterns == left
+        assert len(search.also_nonfinite) == (1 if left else 0)

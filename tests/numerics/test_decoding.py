@@ -13,7 +13,9 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.numerics.decoding import decoder_of, find_pairs, sample_tokens
+from ampgraph.numerics.decoding import Decoder, decoder_of, decoding_of, find_pairs, sample_tokens
+from ampgraph.numerics.inputs.states import CachePair
+from ampgraph.numerics.pairs import MindirPair
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.ports import Port
 from cli_helpers import refused
@@ -247,3 +249,25 @@ def test_the_command(amp: Any, tmp_path: Path) -> None:
     assert status == 0
     refused(amp(*words, "--cache", "a=b"), "AMP312", "add --steps")
     refused(amp(*words, "--steps", 0), "AMP312", "--steps 0")
+
+
+def test_feeds_of_the_first_step() -> None:
+    """The cache is emptied, with what masks and positions have for it, and flags say that there is no past; given
+    states stay, in samples of the user's alone."""
+    pairs = (CachePair("past", "present", 1), CachePair("state", "new", None))
+    decoder = Decoder(pairs, "ids", "logits", masks=("mask",), positions=("places",), flags=("has_past",))
+    ports = {"past": Port("past", "float16", (1, "p", 4)), "state": Port("state", "float32", (1, "s"))}
+    feeds: dict[str, Any] = {"ids": np.ones((1, 2), np.int64), "mask": np.ones((1, 5), np.int64)}
+    feeds |= {"places": np.array([[3, 4]]), "has_past": np.array([True]), "past": np.ones((1, 3, 4), np.float16)}
+    first = decoder.first_feeds(feeds, ports, generated=True)
+    assert first["past"].shape == (1, 0, 4) and first["mask"].shape == (1, 2) and first["places"].tolist() == [[0, 1]]
+    assert first["state"].tolist() == [[0]] and first["state"].dtype == np.float32 and not first["has_past"].any()
+    given = decoder.first_feeds(feeds, ports, generated=False)
+    assert given["past"] is feeds["past"] and given["mask"] is feeds["mask"]
+
+
+def test_mindir_is_not_run_step_by_step() -> None:
+    with pytest.raises(AmpError) as caught:
+        decoding_of(MindirPair.__new__(MindirPair), 3, ())
+    assert caught.value.code == "AMP304"
+    assert decoding_of(MindirPair.__new__(MindirPair), None, ()) is None

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
-from ampgraph.core.errors import AmpError
+from ampgraph.core.errors import AmpError, NoMemory
+from ampgraph.numerics.inputs import painted
 from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, draw_kind, numpy_type
 from ampgraph.numerics.inputs.painted import RandomNumbers, draw_pictures, paint_page
+from ampgraph.numerics.inputs.roles import Reading
 from ampgraph.numerics.inputs.samples import Samples, load_samples, propose_sizes
-from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
+from ampgraph.numerics.inputs.sizes import GraphInput, Sizes, _evaluate
 from ampgraph.numerics.inputs.states import CachePair, ReachedStates
 from ampgraph.numerics.strict.session import StrictSession
 from needs import needs_runtime
@@ -634,3 +636,67 @@ def test_a_reader_of_text_gets_a_line(last: str, size: tuple[int, int]) -> None:
       q = Transpose <perm = [0, 2, 1]> (p)  l = MatMul (q, letters)  y = {last} (l) }}"""
     found = shapes(text, {"k": np.ones((8, 3, 8, 8), np.float32), "letters": np.ones((8, 26), np.float32)})
     assert found["x"] == (1, 3, *size)
+
+
+# -- what the parts take and give -------------------------------------------------------------------------------------
+
+
+def test_sines_and_numbers_of_generated_inputs() -> None:
+    """A quarter of a turn is the least: the sign is turned. Both ends of a range are drawn."""
+    assert painted._sine(np.arange(5) * painted.TURN // 4).tolist() == [0, -1, 0, 1, 0]
+    numbers = RandomNumbers(3)
+    assert {*numbers.integers(2, 4, (60,)).tolist()} == {2, 3, 4} and numbers.integers(5, 2, (3,)).tolist() == [5] * 3
+    assert numbers.normal(()).shape == () and numbers.uniform((0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8 + 2*16", 40), ("9//2 - 1", 3), ("7/2*2", 6), ("8/0", None), ("(8 + 1)*2", None), ("- 3 + 5", 2)],
+)
+def test_arithmetic_in_the_name_of_a_dimension(text: str, size: int | None) -> None:
+    assert _evaluate(text) == size
+
+
+def test_a_range_is_narrowed_to_whole_numbers_from_zero_on() -> None:
+    reading = Reading()
+    assert not reading.bounded
+    reading.narrow(0.5, 8.5, "t")
+    reading.narrow(-3, 20, "wider")
+    assert (reading.first, reading.last, reading.table, reading.bounded) == (1, 8, "t", True)
+    reading.narrow(0, -1, "empty")
+    assert (reading.first, reading.last, reading.table) == (1, 0, "empty")
+
+
+def test_floats_that_are_steps_indices_and_masks() -> None:
+    """A name says that a float is a time step; the graph that it becomes an index, or that it is a mask."""
+    steps = generated("g (float[4] timestep) => (float[4] y) { y = Neg (timestep) }")
+    assert all((one["timestep"] % 1 == 0).all() and 0 <= one["timestep"].min() <= 999 for one in steps)
+    text = "g (float[5] at) => (float[5, 4] y) { i = Cast <to = 7> (at)  y = Gather (table, i) }"
+    indexed = generated(text, {"table": TABLE})
+    assert "whole numbers up to 6" in told(indexed, "at") and max(one["at"].max() for one in indexed) <= 6
+    masked = generated("g (float[2, 8] my_mask) => (float[2, 8] y) { y = Neg (my_mask) }")
+    assert [set(np.unique(one["my_mask"])) <= {0.0, 1.0} for one in masked] == [True] * len(masked)
+
+
+def test_wide_samples_can_be_left_out() -> None:
+    drawn = load_samples(parse("g (float[2, 3] x) => (float[2, 3] y) { y = Neg (x) }"), None, count=6)
+    wide = [drawn.is_wide(index) for index in range(6)]
+    assert wide == [False, True, False] * 2
+    usual = drawn.without_wide()
+    assert len(usual) == len(list(usual)) == 4 and not any(usual.is_wide(index) for index in range(4))
+    kept = [one["x"].tobytes() for one, wider in zip(drawn, wide, strict=True) if not wider]
+    assert [one["x"].tobytes() for one in usual] == kept and usual.without_wide() is usual
+    assert [len(drawn.first(number)) for number in (2, 9)] == [2, 6] == [len(list(drawn.first(n))) for n in (2, 9)]
+
+
+def test_a_run_that_fails_for_another_reason_is_no_search_for_sizes() -> None:
+    """Only AMP504 says that a size may be wrong; want of memory is none either."""
+    drawn = load_samples(parse("g (float[n, 3] x) => (float[n, 3] y) { y = Neg (x) }"), None)
+    for error in (AmpError("AMP503", "x"), NoMemory("out of memory")):
+
+        def run(feeds: Any, error: AmpError = error) -> Any:
+            raise error
+
+        with pytest.raises(AmpError) as caught:
+            drawn.fit_to(run)
+        assert caught.value is error

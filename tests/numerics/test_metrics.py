@@ -16,7 +16,7 @@ from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics import verdict as judging
-from ampgraph.numerics.metrics.agreement import Agreement, Judged, OutputDifference, compare_outputs
+from ampgraph.numerics.metrics.agreement import Agreement, Judged, OutputDifference, Scores, compare_outputs, quantile
 from ampgraph.numerics.metrics.metric import SAMPLE, Metric, address_of, metric_of, own_metric
 from ampgraph.numerics.metrics.roles import roles_of
 from ampgraph.numerics.metrics.verdict import Compared, References
@@ -503,3 +503,31 @@ def test_few_generated_samples_miss_where_all_do(errors: list[float], outcome: s
         want = np.random.default_rng(number).normal(size=100).astype(np.float32)
         seen.add({"y": want}, {"y": want * np.float32(1 + error)})
     assert seen.verdict(1e-2, generated=True).outcome == outcome
+
+
+def test_outputs_that_are_no_arrays() -> None:
+    """Maps by their keys, in any order; an empty optional is like another one only."""
+    one, other = {"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}
+    same = compare_outputs(one, other)
+    assert same.error == 0 and same.nested and compare_outputs(None, None).error == 0
+    for want, got, why in ((one, {"a": 1.0}, "keys"), (None, np.ones(2), "empty"), ([one], one, "lengths")):
+        found = compare_outputs(want, got)
+        assert math.isinf(found.error) and why in found.reason
+
+
+def test_quantiles_and_what_decides() -> None:
+    """Quantiles are errors that occurred; a mean with one infinite error is infinite."""
+    errors = [float(i) for i in range(1, 9)]
+    assert [quantile(errors, share) for share in (0.0, 0.5, 0.9, 1.0)] == [1, 4, 8, 8]
+    assert Scores("tokens", [0.0, 1.0, 0.5, 0.5], over_all=True).decisive == 0.5
+    assert math.isinf(Scores("tokens", [0.0, math.inf], over_all=True).decisive)
+    assert Judged(0.0).error() == 0 and Judged(0.0, 0.0).error() == 0 and math.isinf(Judged(1.0, 0.0).error())
+    assert Judged(1.0, 2.0, scaled=True).error(100.0) == pytest.approx(0.1)  # a tenth of the scale, not the size
+
+
+def test_a_reference_of_nothing_finite_is_unchecked() -> None:
+    seen = Compared(own_metric(True), numbers_first=True)
+    for _ in range(3):
+        seen.add({"y": np.full(4, np.nan)}, {"y": np.full(4, np.nan)})
+    verdict = seen.verdict(1e-2, generated=True)
+    assert verdict.outcome not in ("ok", "missed") and seen.mostly_silent() == ["y"]

@@ -386,3 +386,22 @@ def test_no_data_at_all(tmp_path: Path) -> None:
 def test_the_number_of_samples_has_a_limit_that_is_told(count: Any) -> None:
     with pytest.raises(AmpError, match="AMP503.*samples are asked for\nhint: ask for a whole number, 1 to 1,000,000"):
         load_samples(model(), count=count)
+
+
+def test_what_cannot_be_iterated_is_told() -> None:
+    class Broken:
+        def __iter__(self) -> Any:
+            raise TypeError("no rows here")
+
+    with pytest.raises(AmpError, match="no rows here") as caught:
+        load_samples(model(), Broken())
+    assert caught.value.code == "AMP108" and "{'x': array}" in caught.value.hint
+
+
+def test_arrays_that_do_not_agree_on_a_number_of_samples_are_one() -> None:
+    """2 of one input and 3 of the other: not split, so that the first does not fit."""
+    two = model("float[3] x, float[3] z", "y = Add (x, z)", "float[3] y")
+    assert len(load_samples(two, {"x": rows(2), "z": rows(2)})) == 2
+    with pytest.raises(AmpError) as caught:
+        load_samples(two, {"x": rows(2), "z": rows(3)})
+    assert caught.value.code == "AMP503"

@@ -15,12 +15,15 @@ from onnx import ModelProto, TensorProto, helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api.verify import verify
+from ampgraph.formats import adapters
 from ampgraph.numerics.metrics.agreement import Agreement, OutputDifference, compare_outputs
-from ampgraph.numerics.pairs import _first_names
+from ampgraph.numerics.pairs import _first_names, check_same_interface, in_types_of
+from ampgraph.numerics.quantized import QuantizedParts, quantized_parts
 from ampgraph.runtime import devices
-from ampgraph.runtime.ports import Port
+from ampgraph.runtime.ports import Interface, Port
 from numerics import planted
 from numerics.planted import low
+from onnx_text import parse
 from present import present
 
 TRUE = np.array(True)
@@ -353,3 +356,38 @@ def test_a_reference_that_holds_nothing_finite_agrees_with_nothing(held: float) 
     empty = Agreement("y")
     empty.add(compare_outputs(np.zeros((0, 3)), np.zeros((0, 3))))
     assert not empty.silent and not empty.compared and empty.within(0)
+
+
+def test_a_sample_in_the_types_of_another_model() -> None:
+    """Floats alone are cast; an input with a default stays as it is; what the other does not take is left out."""
+    feeds = {"x": np.full(2, 1e5, np.float32), "i": np.arange(2), "d": np.ones(1, np.float32), "gone": np.ones(1)}
+    found = in_types_of(feeds, {"x": "float16", "i": "int32"}, frozenset({"d"}))
+    x = np.asarray(found["x"])
+    assert list(found) == ["x", "i", "d"] and x.dtype == np.float16 and bool(np.isinf(x).all())
+    assert found["i"] is feeds["i"] and found["d"] is feeds["d"]
+
+
+def test_interfaces_differ_by_float_types_alone() -> None:
+    def interface(dtype: str, shape: tuple[int | str | None, ...], name: str = "x") -> Interface:
+        return Interface({name: Port(name, dtype, shape)}, {"y": Port("y", "float32", (1,))})
+
+    for other in (interface("float16", (1, "n")), interface("float32", (1, 3)), interface("float32", ())):
+        check_same_interface(interface("float32", (1, "n")), other)
+    for other in (interface("int32", (1, "n")), interface("float32", (2, "n")), interface("float32", (1, "n"), "z")):
+        with pytest.raises(AmpError) as caught:
+            check_same_interface(interface("float32", (1, "n")), other)
+        assert caught.value.code == "AMP209"
+    alone = Interface({}, {"z": Port("z", "float32", (1,))})
+    with pytest.raises(AmpError, match="no output in common"):
+        check_same_interface(Interface({}, {"y": Port("y", "float32", (1,))}), alone)
+
+
+def test_quantized_parts_that_stay_and_that_change() -> None:
+    """An operator between dequantized and quantized, by its output: changed where its operand has another type."""
+    text = """g (uint8[4] q) => (uint8[4] out) <float s = {0.1}, uint8 z = {0}> {
+        d = DequantizeLinear (q, s, z)  r = Relu (d)  out = QuantizeLinear (r, s, z) }"""
+    flows = [adapters.load(parse(each, opset=17))[0] for each in (text, text.replace("Relu (d)", "Neg (d)"))]
+    same, other = (quantized_parts(flows[0].dataflow(), flow.dataflow()) for flow in flows)
+    assert same.unchanged == (("Relu", 1),) and not same.changed and str(same) == "left as they are: 1 Relu"
+    assert not other.unchanged and str(other) == "changed: Relu r; left as they are: none"
+    assert bool(same) and not QuantizedParts((), ())

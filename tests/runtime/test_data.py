@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.files import LFS_POINTER
 from ampgraph.runtime import data
 from ampgraph.runtime.data import load_npz, save_npz
 
@@ -161,3 +162,22 @@ def test_an_npy_file_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
     assert refused(tmp_path / "huge.npy").code == "AMP108"
     np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
     assert "could run code" in refused(tmp_path / "pickled.npy").message
+
+
+def test_a_pointer_of_git_lfs_and_a_file_that_unpacks_to_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointer, large = tmp_path / "pointer.npz", tmp_path / "large.npz"
+    pointer.write_bytes(LFS_POINTER + b"/v1\noid sha256:0\nsize 1\n")
+    np.savez_compressed(large, x=np.zeros(1000))
+    monkeypatch.setattr(data, "MOST", 4096)
+    for path, why in ((pointer, "Git LFS pointer"), (large, "unpacks to")):
+        with pytest.raises(AmpError, match=why) as caught:
+            load_npz(path)
+        assert caught.value.code == "AMP108"
+
+
+def test_the_first_nan_of_what_is_fed() -> None:
+    array = np.array([[0, np.inf], [np.nan, np.nan]], np.float32)
+    assert data.first_nan(array) == [1, 0] and data.first_nan(array[:1]) is None
+    assert data.first_nan(np.arange(3)) is None and data.first_nan(np.array(["nan"])) is None

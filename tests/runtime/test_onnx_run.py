@@ -19,7 +19,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.report.fusions import TargetGraph, fused_operators
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
-from ampgraph.runtime.onnxruntime_session import OnnxSession, as_numpy, device_value
+from ampgraph.runtime.onnxruntime_session import OnnxSession, as_numpy, device_value, refusal_error, stop_error
 from ampgraph.runtime.optimized import name_nodes, placements, read_optimized
 from ampgraph.runtime.optimizing import NotOptimized, optimized
 from ampgraph.runtime.ports import Port, Session, check_feeds
@@ -443,3 +443,28 @@ def test_what_is_no_python_is_a_mistake_of_the_user(norm, tmp_path, text, why):
     with pytest.raises(AmpError, match=why) as caught:
         optimized(norm, python=python)
     assert caught.value.code == "AMP508" and "onnxruntime-gpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("NOT_IMPLEMENTED : Could not find an implementation for Mish(18)", "AMP502", "no kernel for it"),
+        ("File doesn't exist", "AMP101", "check the path"),
+        ("std::bad_alloc", "AMP504", "fewer rows"),
+        ("Fatal error: No Op registered for Convv with domain_version of 17", "AMP502", "Conv"),
+        ("No Op registered for Conv with domain_version of 99", "AMP502", "older than the model"),
+        ("a shape is wrong", "AMP502", "ampgraph inspect"),
+    ],
+)
+def test_why_a_model_is_refused_says_what_to_do(words: str, code: str, told: str) -> None:
+    found = refusal_error(RuntimeError(words), "m.onnx")
+    assert found.code == code and told in found.hint
+
+
+def test_why_a_run_stops_says_what_to_do() -> None:
+    """A missing kernel comes before what was fed; what was fed before the shapes."""
+    contradiction = "'n' is 2 in input 'x' and 3 in 'y'"
+    hints = [stop_error(RuntimeError(words), "cuda", contradiction).hint for words in ("NOT_IMPLEMENTED", "wrong")]
+    assert "--target cuda" in hints[0] and hints[1].startswith(contradiction)
+    assert "shapes" in stop_error(RuntimeError("wrong"), "cuda").hint
+    assert stop_error(RuntimeError("Failed to allocate memory for 8"), "cuda").message == "out of memory on cuda"

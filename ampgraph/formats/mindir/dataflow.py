@@ -38,11 +38,11 @@ def _read_constant(values: MindirValues, node: Message, name: str, given: Messag
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
     if not found:
-        return values.stored(name, main, None, given, NUMBER).id
+        return values.add_stored(name, main, None, given, NUMBER).id
     if given.type in view.SEQUENCES:
         elements = enumerate(given.values)
         return tuple(_read_constant(values, node, f"{name}[{number}]", item, main) for number, item in elements)
-    value = values.stored(name, main, found[0], found[0])
+    value = values.add_stored(name, main, found[0], found[0])
     main.native.held[value.id] = node, 0
     main.native.names[value.id] = name
     return value.id
@@ -57,7 +57,7 @@ def read_parameters(values: MindirValues, main: Scope) -> None:
         if key in written:
             values.parameters[key] = Written(tensor)
         else:
-            value = values.stored(key, main, tensor, tensor)
+            value = values.add_stored(key, main, tensor, tensor)
             value.parameter = True
             values.parameters[key] = value.id
 
@@ -145,36 +145,36 @@ class MindirReader(Functions):
         for tensor in model.graph.parameter:
             names[tensor.name] = self.parameters[tensor.ref_key or tensor.name]
         for info in model.graph.input:
-            names[info.name] = self.arriving(info, main, info.name.split(":", 1)[-1])
+            names[info.name] = self.add_input(info, main, info.name.split(":", 1)[-1])
         self.declare()
-        self._graph(main, names)
+        self._read_graph(main, names)
         for graph in model.functions:
-            self._graph(self.scopes[graph.name], dict(self.formals[graph.name]))
+            self._read_graph(self.scopes[graph.name], dict(self.formals[graph.name]))
         self.close()
         self.hold_shared()
         if is_step(model):
             mark_step(self.flow, model)
 
-    def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
+    def _read_graph(self, scope: Scope, names: dict[str, Item]) -> None:
         """Reads one MindIR graph in order. ``names``: what inputs and parameters stand for; results are added to it."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
-                item = self._node(index, node, scope)
+                item = self._read_node(index, node, scope)
                 names[node.output[0]], self.makers[node.output[0]] = item, node
-        self._results(scope)
+        self._add_returns(scope)
 
-    def _node(self, index: int, node: Message, scope: Scope) -> Item:
+    def _read_node(self, index: int, node: Message, scope: Scope) -> Item:
         """Reads a MindIR node, and returns what its result stands for. ``index``: the node's in its graph."""
         kind = self.kind(node)
         if kind in CALLS:
-            return self.call(kind, node, index, scope)
+            return self.read_call(kind, node, index, scope)
         entry = operator(kind)
         if kind in view.TUPLES or (entry is not None and entry.structural):
-            return self._structural(kind, node, scope)
-        return self.operator(kind, entry, node, index, scope)
+            return self._read_structural(kind, node, scope)
+        return self.read_operator(kind, entry, node, index, scope)
 
-    def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
+    def _read_structural(self, kind: str, node: Message, scope: Scope) -> Item:
         """Reads a MindIR node that only orders, loads or packs, and returns what its result stands for, or None."""
         abstract, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
@@ -187,7 +187,7 @@ class MindirReader(Functions):
         if kind == "Depend" or node.input[0] in native.ordered:
             native.ordered.add(name)
         if kind == "Load" and isinstance(item, Written):
-            item = self._load(item, name, scope)
+            item = self._add_load(item, name, scope)
         else:
             if kind in ("TupleGetItem", "list_getitem"):
                 item = self._element(item, node.input[1])
@@ -203,15 +203,15 @@ class MindirReader(Functions):
             return None
         return item[position]
 
-    def _load(self, item: Written, name: str, scope: Scope) -> Item:
+    def _add_load(self, item: Written, name: str, scope: Scope) -> Item:
         """Adds what a written MindIR parameter holds when a Load, whose result has this ``name``, reads it."""
-        value = self.tensor(name, scope, item.tensor)
+        value = self.add_tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
             value.unit = self.fixed_unit(f"parameter {value.name}", WRITTEN)
         return value.id
 
-    def _results(self, scope: Scope) -> None:
+    def _add_returns(self, scope: Scope) -> None:
         """Adds the reads of what a MindIR graph returns, tuples opened."""
         native = scope.native
         for info in native.graph.output:
@@ -226,20 +226,20 @@ class MindirReader(Functions):
         for index, (item, place) in enumerate(places):
             self.escape(item)
             if isinstance(item, int):
-                self._result(scope, index, item, place)
+                self._add_return(scope, index, item, place)
             else:
-                self.opaque(scope.path, index)
+                self.note_opaque(scope.path, index)
 
-    def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
+    def _add_return(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
         """Adds the read of a MindIR graph's output ``index``, tied to it where no Cast can stand (no ``place``)."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"
             unit = self.boundary_unit(slot, slot in self.low_io, OUTPUT)
         elif scope.kind == "function":
-            unit = self.result(scope.path, index, value)
+            unit = self.note_result(scope.path, index, value)
         scope.outputs.append(value.id)
         native.outputs.append(place)
-        self.use(value, NONE, len(native.outputs) - 1, unit, scope.id)
+        self.add_use(value, NONE, len(native.outputs) - 1, unit, scope.id)
         if place is None and unit != NONE:
             self.tie(value, unit)

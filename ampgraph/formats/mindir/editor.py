@@ -222,7 +222,7 @@ class Body:
         return True
 
     def write(self) -> None:
-        """Puts the .mindir nodes into their new order, integers first, without dropped ones; the last call."""
+        """Puts the .mindir nodes into their new order, integers first, without dropped ones; to be called last."""
         if not self._order.changed and not self._integers:
             return
         ordered = [*self._integers.values(), *self._order.in_order()]

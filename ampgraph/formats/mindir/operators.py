@@ -34,28 +34,28 @@ ResultKey = tuple[str, int]  # a function and the number of one of its results
 class MindirOperators(MindirMemory):
     """Reads the nodes of a MindIR model that compute, one at a time."""
 
-    def operator(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
+    def read_operator(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
         """Reads a MindIR node that computes into an operator of the dataflow, and returns what its result stands for.
         ``kind``: the primitive's name; ``entry``: its row in the table; ``index``: the node's."""
         if entry is not None and not self._fits(entry, node):
             entry = None  # another version of the operator than the one in the table
         role = entry.kind if entry else f"mindspore::{kind}"
-        op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node, entry), role)
+        op = self.add_op(kind, scope.id, index, node.domain, [], MindirOp(node, entry), role)
         if entry is None:
             self.flow.unknown_kinds.add(kind)
-        written = self._operands(op, entry, node)
+        written = self._add_operands(op, entry, node)
         slots: dict[str, list[int]] = {}
         for position, source in enumerate(op.inputs):
             if source != NONE and self.flow.values[source].dtype != "number":
                 slots.setdefault(op.native.slots[position], []).append(position)
         for slot, positions in slots.items():
-            self._slot(op, slot, positions, entry, slot in written)
-        self._effects(op, entry)
-        return self._outputs(op, entry, node, scope, written)
+            self._read_slot(op, slot, positions, entry, slot in written)
+        self._note_effects(op, entry)
+        return self._add_outputs(op, entry, node, scope, written)
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
-    def _operands(self, op: Op, entry: Operator | None, node: Message) -> set[str]:
+    def _add_operands(self, op: Op, entry: Operator | None, node: Message) -> set[str]:
         """Adds the operands of a MindIR node to ``op``, in the order of the role, tuples opened, with their places and
         slots. Returns the slots that hold a parameter that the model writes. What is no value is NONE."""
         written: set[str] = set()
@@ -76,23 +76,23 @@ class MindirOperators(MindirMemory):
             op.inputs.pop()
         return written
 
-    def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
+    def _read_slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
         """Makes the unit of a MindIR operator's slot, and adds the reads of its operands, at ``positions``.
         ``written``: whether it also holds a written parameter."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
-        unit = self._unit(op, slot, values, entry, written)
+        unit = self._slot_unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
             read = unit if value.dtype == FLOAT32 else NONE
-            self.use(value, op.id, position, read, op.scope)
+            self.add_use(value, op.id, position, read, op.scope)
             if read != NONE and op.native.places[position] is None:
                 self.tie(value, unit)
 
-    def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
+    def _slot_unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
         """Makes the unit of a MindIR operator's slot that holds these operands, with what its table entry admits, and
         returns its number; NONE for a slot without float32. Two float types are a conflict."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
-            self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
+            self.note_conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
         if FLOAT32 not in dtypes:
             return NONE
         fixed = ""
@@ -110,24 +110,26 @@ class MindirOperators(MindirMemory):
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
+    def _add_outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
         """Makes the values of a MindIR node's outputs, with their units, and returns the item of its result. An output
         has its slot's unit where the table says a slot and no operand or attribute ``dtype`` names the type, else one
         that stays float32. ``written``: slots that hold a parameter that the model writes."""
         follows_slot = entry is not None and not self._names_type(entry, op)
-        made = self.results(op, node, scope, self._cast_type(op))
+        made = self.make_results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
             if value is not None:
                 self.compare(value.id, [tensor], name)  # a Cast may name another type
                 slot = entry.slot_of_output(number) if entry is not None and follows_slot else NO_SLOT
                 self._type_output(op, value, slot, entry, slot in written)
                 if entry is not None and entry.view and op.inputs and op.inputs[0] != NONE:
-                    self.share(value.id, op.inputs[0])
+                    self.note_shared(value.id, op.inputs[0])
         if op.role == "Cast":
-            self._cast(op)
+            self._read_cast(op)
         return view.nested_item(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
 
-    def results(self, op: Op, node: Message, scope: Scope, dtype: str = "") -> list[tuple[Message, str, Value | None]]:
+    def make_results(
+        self, op: Op, node: Message, scope: Scope, dtype: str = ""
+    ) -> list[tuple[Message, str, Value | None]]:
         """For each element of a MindIR node's result, tuples opened: (Tensor message that shows it, its name, a new
         value), (None, its name, None) for what is no tensor. ``dtype``: of the values, "" for what the messages say."""
         tensors = list(view.elements(view.attribute(node, "shape")))
@@ -135,7 +137,7 @@ class MindirOperators(MindirMemory):
         for number, tensor in enumerate(tensors):
             name, value = node.output[0] if len(tensors) == 1 else f"{node.output[0]}[{number}]", None
             if tensor is not None:
-                value = self.tensor(name, scope, tensor, dtype, op.id)
+                value = self.add_tensor(name, scope, tensor, dtype, op.id)
                 op.outputs.append(value.id)
                 scope.native.held[value.id] = node, number
                 if len(tensors) == 1:
@@ -154,20 +156,20 @@ class MindirOperators(MindirMemory):
 
     def _type_output(self, op: Op, value: Value, slot: str, entry: Operator | None, written: bool) -> None:
         """Gives a float32 output of a MindIR operator its unit: that of its slot, or, where there is none, a new one
-        that stays float32. Notes a conflict where its type is not the slot's; a Cast's output is left to `_cast`.
+        that stays float32. Notes a conflict where its type is not the slot's; a Cast's output is left to `_read_cast`.
         ``slot``: a slot, `NO_SLOT` or a fixed type; ``written``: whether it holds a written parameter."""
         if op.role == "Cast":
             return
         if is_slot(slot):
             held = self._slot_dtype(op, slot)
             if held and value.dtype != held and value.dtype in _FLOATS:
-                self.conflict(f"{op.kind} '{op.name}': makes {held} of {slot}, not {value.dtype}")
+                self.note_conflict(f"{op.kind} '{op.name}': makes {held} of {slot}, not {value.dtype}")
                 if self.is_other(value.dtype) and slot in op.slots:
                     self.flow.merge((op.slots[slot], self.fixed_unit(f"other {slot}", OTHER)))
             if value.dtype == FLOAT32 and slot in op.slots:
                 value.unit = op.slots[slot]
         elif slot != NO_SLOT and value.dtype in LOW:
-            self.conflict(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
+            self.note_conflict(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
         if value.dtype == FLOAT32 and value.unit == NONE:
             why = WRITTEN if written else WHATEVER
             if entry is None:
@@ -182,7 +184,7 @@ class MindirOperators(MindirMemory):
                 return self.flow.values[source].dtype
         return ""
 
-    def _cast(self, op: Op) -> None:
+    def _read_cast(self, op: Op) -> None:
         """Makes the unit of a MindIR Cast's float32 result (``T2``), and notes a Cast to or from low as given."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
@@ -190,15 +192,15 @@ class MindirOperators(MindirMemory):
         if op.inputs and op.inputs[0] != NONE:
             self.flow.mark_given_cast(op, self.low)
 
-    def _effects(self, op: Op, entry: Operator | None) -> None:
+    def _note_effects(self, op: Op, entry: Operator | None) -> None:
         """Notes that a MindIR operator writes its first operand, a value, in place, if the table says so."""
         first = op.inputs[0] if op.inputs else NONE
         if entry is None or first == NONE:
             return
         if entry.in_place:
-            self.rewrites(op)
+            self.note_rewrite(op)
         elif entry.effect and entry.slot_of_input(0) == NO_SLOT:
-            self.changes(first)
+            self.note_change(first)
 
     def attribute(self, op: Op, name: str) -> Plain:
         """The value of an attribute by the name that the role (ONNX) has for it, from an operand of the MindIR node or
@@ -247,30 +249,30 @@ class Functions(MindirOperators):
         """Makes the scope and formals of every MindIR function, before any graph is read: they call each other."""
         for graph in self.model.functions:
             scope = self.scopes[graph.name] = self.graph_scope(graph.name, 0, graph)
-            self.formals[graph.name] = {i.name: self.arriving(i, scope, i.name) for i in graph.input}
+            self.formals[graph.name] = {i.name: self.add_input(i, scope, i.name) for i in graph.input}
             self._order[graph.name] = list(self.formals[graph.name].values())
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
+    def read_call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
         """Reads a MindIR node of kind ``Partial``, ``Switch``, ``SwitchLayer`` or ``call``, and returns what its result
-        stands for: functions with arguments so far, or what a call returns. ``index``: the node's."""
+        stands for: functions with how many arguments they have, or a call's results."""
         if kind in ("Switch", "SwitchLayer"):
-            return self._choice(kind, node)
-        op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
+            return self._chosen_functions(kind, node)
+        op = self.add_op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
         first = 1 if kind == "Partial" else 0  # position of the first argument
         called = self.lookup(node.input[0] if kind == "Partial" else view.reference(node))
         targets = sorted(called.targets) if isinstance(called, Closure) else []
         for position in range(first, len(node.input)):
             name = node.input[position]
             formals = [self._formal(function, given + position - first) for function, given in targets]
-            self._give(op, self.lookup(name), OperandPlace(node, position), name, formals)
+            self._give_operand(op, self.lookup(name), OperandPlace(node, position), name, formals)
         if kind == "Partial":
             added = len(node.input) - first
             return Closure(frozenset((function, given + added) for function, given in targets))
         return self._call_results(op, node, scope, [function for function, _ in targets])
 
-    def _choice(self, kind: str, node: Message) -> Closure:
+    def _chosen_functions(self, kind: str, node: Message) -> Closure:
         """The functions between which a MindIR Switch(Layer) chooses. Raises AmpError AMP203 for other values."""
         targets: set[tuple[str, int]] = set()
         for name in node.input[1:]:
@@ -289,7 +291,7 @@ class Functions(MindirOperators):
             self._refuse(f"function '{view.short_name(function)}' takes {len(formals)} operands and is given more")
         return formals[number]
 
-    def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
+    def _give_operand(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
         """Passes one operand of a MindIR call, tuples opened, to the formals that it becomes, one of each function that
         may be called. Raises AmpError AMP203 where a formal has another number of elements."""
         elements = [list(view.flat_items(formal)) for formal in formals]
@@ -300,9 +302,9 @@ class Functions(MindirOperators):
         for number, (part, where) in enumerate(parts):
             self.escape(part)
             if isinstance(part, int):
-                self._pass(op, part, where, [of_formal[number] for of_formal in elements])
+                self._pass_value(op, part, where, [of_formal[number] for of_formal in elements])
 
-    def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
+    def _pass_value(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
         """Adds the value ``actual`` to the operands of a MindIR call, read by the unit of the formals that it becomes,
         so that all have one type; nothing is added where each of them is a parameter, which the function knows itself.
         ``place``: of the operand, None where no Cast can stand; ``targets``: a formal of each function that may be
@@ -313,7 +315,7 @@ class Functions(MindirOperators):
         for formal in formals:
             self.flow.passed.append((actual, formal.id))
             if value.dtype not in (formal.dtype, "number"):
-                self.conflict(f"'{formal.name}' is {formal.dtype}, and given {value.dtype}")
+                self.note_conflict(f"'{formal.name}' is {formal.dtype}, and given {value.dtype}")
                 if self.is_other(value.dtype):
                     self.hold(formal, view.OTHER)
         if not formals and targets:
@@ -323,18 +325,18 @@ class Functions(MindirOperators):
             unit = self.flow.merge(units) if units else self.fixed_unit(f"in{len(op.inputs)}", UNKNOWN, op.id)
         op.inputs.append(actual)
         op.native.places.append(place)
-        self.use(value, op.id, len(op.inputs) - 1, unit, op.scope)
+        self.add_use(value, op.id, len(op.inputs) - 1, unit, op.scope)
         if place is None and unit != NONE:
             self.tie(value, unit)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def result(self, function: str, index: int, value: Value) -> int:
+    def note_result(self, function: str, index: int, value: Value) -> int:
         """Notes that a MindIR function returns ``value`` as its result ``index``, and returns that one's unit."""
         self._inside.setdefault((function, index), []).append(value.id)
         return self._result_unit((function, index), value.dtype)
 
-    def opaque(self, function: str, index: int) -> None:
+    def note_opaque(self, function: str, index: int) -> None:
         """Notes that a MindIR function's result is no value (but a state, a function): calls make float32 of it."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
@@ -351,7 +353,7 @@ class Functions(MindirOperators):
     def _call_results(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:
         """Makes the values that a MindIR call returns, and returns the item of its result. Each has one unit with that
         result of all ``functions`` that may be called; one that stays float32 where none is known."""
-        made = self.results(op, node, scope)
+        made = self.make_results(op, node, scope)
         for number, (_, _, value) in enumerate(made):
             if value is None:
                 continue
@@ -385,7 +387,7 @@ class Functions(MindirOperators):
         conflict = f"'{key[0]}' returns {returned}, and is read as {received}"
         if returned != received and "number" not in (returned, received):
             if conflict not in self.flow.conflicts:
-                self.conflict(conflict)
+                self.note_conflict(conflict)
             if key in self._result_units and (self.is_other(returned) or self.is_other(received)):
                 fixed = self.fixed_unit(f"other {len(self.flow.units)}", view.OTHER)
                 self.flow.merge((self._result_units[key], fixed))

@@ -82,20 +82,22 @@ class MindirValues(FlowBuilder):
 
     def graph_scope(self, path: str, parent: int, graph: Message) -> Scope:
         """While a MindIR file is read: adds the scope of the main graph (``parent`` is NONE) or of a function."""
-        return self.scope(path, parent, NONE, "main" if parent == NONE else "function", 1, MindirScope(graph))
+        return self.add_scope(path, parent, NONE, "main" if parent == NONE else "function", 1, MindirScope(graph))
 
-    def tensor(self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE) -> Value:
-        """While a MindIR file is read: adds a value, under ``name`` with as many ' behind it as make it the only one of
-        its scope. ``tensor``: shows its shape, and its type where ``dtype`` is ""."""
+    def add_tensor(
+        self, name: str, scope: Scope, tensor: Message | None, dtype: str = "", producer: int = NONE
+    ) -> Value:
+        """While a MindIR file is read: adds a value, under ``name``, with a ' behind it while another of its scope has
+        that. ``tensor``: shows its shape, and its type where ``dtype`` is ""."""
         dtype = dtype or self.element_type(tensor, name)
         while (scope.id, name) in self._taken:
             name += "'"
         self._taken.add((scope.id, name))
-        return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
+        return self.add_value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
-    def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """While a MindIR file is read: adds a value for a tensor or number stored in ``native``, as `tensor` does."""
-        value = self.tensor(name, scope, tensor, dtype)
+    def add_stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
+        """While a MindIR file is read: adds a value for what is stored in ``native``, as `add_tensor` does."""
+        value = self.add_tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
 
@@ -150,9 +152,9 @@ class MindirValues(FlowBuilder):
                 if self.settles:
                     tensor.data_type = schema.ELEMENT_NUMBERS[has]
                 else:
-                    self.conflict(f"'{name}' is {has}, and says {says}")
+                    self.note_conflict(f"'{name}' is {has}, and says {says}")
 
-    def arriving(self, info: Message, scope: Scope, name: str) -> Item:
+    def add_input(self, info: Message, scope: Scope, name: str) -> Item:
         """Adds the values of an input of a MindIR graph, tuples opened, with their units, and returns the input's item:
         a value, a parameter of the model, a tuple, None for a state. ``name``: of the value."""
         abstract = info.attr_info if info.HasField("attr_info") else None
@@ -165,7 +167,7 @@ class MindirValues(FlowBuilder):
                 found.append(self.parameters[tensor.ref_key])
                 self.compare(found[-1], [tensor], info.name)
             else:
-                value = self.tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
+                value = self.add_tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
                 found.append(value.id)
                 scope.native.held[value.id] = info, number
                 if len(tensors) == 1:
@@ -191,16 +193,16 @@ class MindirMemory(MindirValues):
         self._changed: set[int] = set()  # values that are written in place
         self._rewriting: list[Op] = []  # operators that write their first operand and give it back
 
-    def share(self, one: int, other: int) -> None:
+    def note_shared(self, one: int, other: int) -> None:
         """Notes that two MindIR values lie in the same memory."""
         self._shared.append((one, other))
         self._sharing |= {one, other}
 
-    def changes(self, value: int) -> None:
+    def note_change(self, value: int) -> None:
         """Notes that a MindIR value is written in place, and so must keep its type."""
         self._changed.add(value)
 
-    def rewrites(self, op: Op) -> None:
+    def note_rewrite(self, op: Op) -> None:
         """Notes that a MindIR operator writes its first operand and gives it back, which matters only where another
         reader could see that: `hold_shared` finds out when all is read."""
         self._rewriting.append(op)
@@ -228,8 +230,8 @@ class MindirMemory(MindirValues):
     def _hold_rewriting(self, op: Op) -> None:
         """Keeps the types of a MindIR operator that gives its first operand back: its results lie in that memory."""
         first, flow = op.inputs[0], self.flow
-        self.changes(first)
+        self.note_change(first)
         for made in op.outputs:
-            self.share(made, first)
+            self.note_shared(made, first)
         for unit in op.slots.values():
             flow.merge((unit, self.fixed_unit(f"rewritten {len(flow.units)}", SHARED)))

@@ -88,8 +88,8 @@ class _NodeTypes(OnnxOperators):
         form = self.form(node.domain, node.op_type, len(given), len(node.outputs), env)
         if form.control or form.slots is None:
             return ()
-        op = self.op(form.kind, 0, 0, node.name or "", given, node)
-        if self.operator(op, node, form, self._scope, env) or self._unusual or flow.conflicts:
+        op = self.add_op(form.kind, 0, 0, node.name or "", given, node)
+        if self.read_operator(op, node, form, self._scope, env) or self._unusual or flow.conflicts:
             return ()
         made = [flow.values[value] for value in op.outputs]
         return [value.dtype for value in made] if all(v.dtype and not v.container for v in made) else ()

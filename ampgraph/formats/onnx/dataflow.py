@@ -86,13 +86,13 @@ class OnnxReader(OnnxOperators):
         self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
         scope = self.enter("", NONE, NONE, "main", 1, graph, env)
         for native in graph.inputs:
-            self.arriving(native, scope, env)
-        self.initializers(graph, scope, env)
-        self._nodes(graph, scope, env)
+            self.add_input(native, scope, env)
+        self.add_initializers(graph, scope, env)
+        self._read_nodes(graph, scope, env)
         for index, native in enumerate(graph.outputs):
-            self.leaving(native, index, scope, env)
+            self.add_output(native, index, scope, env)
 
-    def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
+    def _read_nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
         """Adds an operator for each node of one ONNX graph, in file order; its bodies and functions behind it."""
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
@@ -101,28 +101,28 @@ class OnnxReader(OnnxOperators):
                 inputs = [NONE if native is None else self.lookup(native, scope, env).id for native in node.inputs]
             key = node.domain, node.op_type, len(inputs), len(node.outputs)
             form = forms.get(key) or self.form(*key, env)
-            op = self.op(form.kind, scope.id, index, node.name or "", inputs, node)
+            op = self.add_op(form.kind, scope.id, index, node.name or "", inputs, node)
             if marked:
                 marks = node.meta
                 op.held, op.kept, op.adds_branches = marks.get(HELD, ""), marks.get(KEPT, ""), BRANCHES in marks
-            if form.control and self._control(Caller(op, node, scope, env)):
+            if form.control and self._read_control(Caller(op, node, scope, env)):
                 continue
-            if self.operator(op, node, form, scope, env):
-                self._opaque_bodies(op, node, scope, env)
+            if self.read_operator(op, node, form, scope, env):
+                self._read_opaque_bodies(op, node, scope, env)
 
-    def _control(self, at: Caller) -> bool:
+    def _read_control(self, at: Caller) -> bool:
         """Reads the call of an ONNX function, an If, a Loop or a Scan; False for any other operator."""
         if (at.node.domain, at.node.op_type, at.node.overload) in self.model.functions:
-            self._call(at)
+            self._read_call(at)
         elif at.op.kind == "If":
-            self._if(at)
+            self._read_if(at)
         elif at.op.kind in ("Loop", "Scan"):
-            self._loop(at)
+            self._read_loop(at)
         else:
             return False
         return True
 
-    def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+    def _read_opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
         """Reads bodies of an ONNX operator that is no If, Loop or Scan: float32 inputs and outputs stay so."""
         why = body_types(op)
         for name, attribute in node.attributes.items():
@@ -136,20 +136,21 @@ class OnnxReader(OnnxOperators):
                     held = self.fixed_unit("body", why, op.id) if dtype == FLOAT32 else NONE
                     formals.append((container, dtype, held))
                 label = name if len(graphs) == 1 else f"{name}[{number}]"
-                body = self._body(Caller(op, node, scope, env), label, graph, 1, formals)
+                body = self._read_body(Caller(op, node, scope, env), label, graph, 1, formals)
                 for index, value in enumerate(body.outputs):
                     held = NONE
                     if self.flow.values[value].dtype == FLOAT32:
                         held = self.fixed_unit("body", why, op.id)
-                    self.use(self.flow.values[value], NONE, index, held, body.id)
+                    self.add_use(self.flow.values[value], NONE, index, held, body.id)
 
     # -- operators with bodies --------------------------------------------------------------------------------------
 
-    def _if(self, at: Caller) -> None:
+    def _read_if(self, at: Caller) -> None:
         """Reads an ONNX If and its branches: an output has one unit with those of both branches."""
         self._add_reads(at, {})
         branches = [
-            self._body(at, name, at.node.attributes[name].as_graph(), 1, []) for name in ("then_branch", "else_branch")
+            self._read_body(at, name, at.node.attributes[name].as_graph(), 1, [])
+            for name in ("then_branch", "else_branch")
         ]
         for position, native in enumerate(at.node.outputs):
             results = [self.flow.values[b.outputs[position]] for b in branches]
@@ -160,7 +161,7 @@ class OnnxReader(OnnxOperators):
                 self._add_body_output(body, position, value.id, unit)
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
-    def _loop(self, at: Caller) -> None:
+    def _read_loop(self, at: Caller) -> None:
         """Reads an ONNX Loop or Scan: a state has one unit all through, a scanned tensor one with its slices."""
         control: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]  # a Loop's iteration and condition
         skip, scanned = len(control), 0
@@ -174,16 +175,16 @@ class OnnxReader(OnnxOperators):
             units.append(self._crossing_unit(at.op, name, item.dtype, item.container))
             formals.append((item.container, item.dtype, units[-1]))
         self._add_reads(at, dict(enumerate(units, skip)))
-        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, [*control, *formals])
+        body = self._read_body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, [*control, *formals])
         states, first = units[: len(inputs) - scanned], 0
         if control:  # a Loop's body gives its condition first
             self._add_body_output(body, 0, body.outputs[0], NONE)
             first = 1
-        self._loop_results(at, body, first, states)
+        self._add_loop_results(at, body, first, states)
         self.flow.passed += zip(at.op.inputs[skip - len(control) :], body.inputs, strict=False)
         self.flow.passed += zip(body.outputs[first : first + len(states)], body.inputs[len(control) :], strict=False)
 
-    def _call(self, at: Caller) -> None:
+    def _read_call(self, at: Caller) -> None:
         """Reads the call of an ONNX function, with the function as a scope of its own, so that each call can be decided
         by itself. Attributes that the call does not give have the function's defaults."""
         function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
@@ -193,20 +194,20 @@ class OnnxReader(OnnxOperators):
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}()"
         body = self.enter(path, at.scope.id, at.op.id, "function", at.scope.times, function, env)
         for position, native in enumerate(function.inputs):
-            self._argument(at, body, env, position, native)
-        self._nodes(function, body, env)
+            self._add_argument(at, body, env, position, native)
+        self._read_nodes(function, body, env)
         for position, native in enumerate(function.outputs):
             result = self.lookup(native, body, env)
             body.outputs.append(result.id)
             unit = self._crossing_unit(at.op, f"out{position}", result.dtype, result.container)
-            self.use(result, NONE, position, unit, body.id)
+            self.add_use(result, NONE, position, unit, body.id)
             if position < len(at.node.outputs):
                 self._add_output(at, at.node.outputs[position], result.dtype, result.container, unit)
                 self.flow.passed.append((result.id, at.op.outputs[position]))
                 if result.container and unit != NONE:
                     self.flow.merge((unit, result.unit))
 
-    def _argument(self, at: Caller, body: Scope, env: Environment, position: int, native: ir.Value) -> None:
+    def _add_argument(self, at: Caller, body: Scope, env: Environment, position: int, native: ir.Value) -> None:
         """Adds an ONNX function's input ``native``, in the scope ``body``, with one unit with the argument that the
         call gives at ``position``; of unknown type where it gives none. ``env``: what names mean in the function."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
@@ -214,7 +215,7 @@ class OnnxReader(OnnxOperators):
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
         unit = self._crossing_unit(at.op, f"in{position}", dtype, container)
         if actual:
-            self.use(actual, at.op.id, position, unit, at.scope.id)
+            self.add_use(actual, at.op.id, position, unit, at.scope.id)
         formal = self.make(native, body.id, env, dtype, container, unit=unit)
         body.inputs.append(formal.id)
         if actual:
@@ -240,7 +241,7 @@ class OnnxReader(OnnxOperators):
         unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, crosses=True)
         return unit
 
-    def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
+    def _read_body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
         """Reads the body ``name`` of an ONNX operator, which runs so many ``times`` each time that the operator does.
         ``formals``: type and unit of its inputs; those beyond have the type that the file declares, and no unit."""
         path = f"{at.scope.path}/{at.op.index}:{at.op.kind}.{name}"
@@ -248,13 +249,13 @@ class OnnxReader(OnnxOperators):
         for position, native in enumerate(graph.inputs):
             container, dtype, unit = formals[position] if position < len(formals) else (*declared_type(native), NONE)
             body.inputs.append(self.make(native, body.id, at.env, dtype, container, unit=unit).id)
-        self.initializers(graph, body, at.env)
-        self._nodes(graph, body, at.env)
+        self.add_initializers(graph, body, at.env)
+        self._read_nodes(graph, body, at.env)
         for native in graph.outputs:
             body.outputs.append(self.lookup(native, body, at.env).id)
         return body
 
-    def _loop_results(self, at: Caller, body: Scope, first_output: int, states: list[int]) -> None:
+    def _add_loop_results(self, at: Caller, body: Scope, first_output: int, states: list[int]) -> None:
         """Adds the outputs of an ONNX Loop or Scan: the final states, then what its body gives out at each turn,
         stacked. ``first_output``: of the body, behind a Loop's condition; ``states``: units of the states."""
         for position, result in enumerate(body.outputs[first_output:]):
@@ -276,12 +277,12 @@ class OnnxReader(OnnxOperators):
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]
-                self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
+                self.add_use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
 
     def _add_body_output(self, body: Scope, index: int, value: int, unit: int) -> None:
         """Adds the read of ``value`` by an ONNX body's output, by the operator's ``unit`` if it is float32."""
         item = self.flow.values[value]
-        self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
+        self.add_use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 
     def _add_output(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
         """Adds the next output of an ONNX operator with bodies or of a call, as a value of this type and unit."""

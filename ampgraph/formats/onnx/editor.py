@@ -133,13 +133,13 @@ class OnnxEditor(Readers):
         self._edited = True
         result = self.as_type(value, to)
         self.note_type(result, to)
-        self.give_native(result, uses)
+        self.rewire_native(result, uses)
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
         """Puts a pair of Casts, float32 to ``dtype`` and back, between an ONNX value and the given uses."""
         self._edited = True
         low = self.as_type(value, dtype)
-        self.give_native(self.new_cast(value, low, FLOAT32), uses)
+        self.rewire_native(self.new_cast(value, low, FLOAT32), uses)
 
     def weight(
         self,
@@ -154,7 +154,7 @@ class OnnxEditor(Readers):
         self._edited = True
         copy = change_weight(self, value, store, dtype, floor, factor)
         if copy is not None:
-            self.give_native(copy, uses)
+            self.rewire_native(copy, uses)
 
     def round_together(self, op: Op, dtype: str) -> bool:
         """Rounds an ONNX node's stored operands again from what they were rounded from, so that their errors cancel: a
@@ -167,7 +167,7 @@ class OnnxEditor(Readers):
     def rewire(self, value: Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses in an ONNX model read ``value`` in the place of what they read."""
         self._edited = True
-        self.give_native(self.value(value), uses)
+        self.rewire_native(self.value(value), uses)
 
     def rename(self, value: Value, ending: str) -> None:
         """Gives an ONNX value a new name, its old one with ``_`` and ``ending``, as it holds other numbers now."""
@@ -202,7 +202,7 @@ class OnnxEditor(Readers):
         if metadata_of is not None:
             new.metadata_props.update(self.node(metadata_of).metadata_props)
         anchors = [node for value in given for node in self._node_behind(value)]
-        self.behind(scope, self.last(scope, [*anchors, *self._node_behind(behind)]), new)
+        self.place_behind(scope, self.last(scope, [*anchors, *self._node_behind(behind)]), new)
         results = []
         for result, dtype in zip(new.outputs, dtypes, strict=True):
             result.name = self.fresh(name)
@@ -242,7 +242,7 @@ class OnnxEditor(Readers):
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
         graph.insert_after(last, new)
-        self.instead(old, result)
+        self.supersede_native(old, result)
         operands = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(operands):
@@ -296,7 +296,7 @@ class OnnxGraphEditor(OnnxEditor):
         made.name, made.outputs[0].name = self.fresh(f"{name}_node"), name
         (anchor,) = self._node_behind(behind)
         assert anchor.graph is not None
-        self.behind(behind.scope, anchor, made)
+        self.place_behind(behind.scope, anchor, made)
         return self._stored(made.outputs[0], numbers, behind.scope)
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
@@ -338,7 +338,7 @@ class OnnxGraphEditor(OnnxEditor):
     def supersede(self, value: Value, old: Value) -> None:
         """Has all readers of ``old`` in an ONNX model read ``value``, which takes over its name, type and shape."""
         self._edited = True
-        self.instead(self.value(old), self.value(value))
+        self.supersede_native(self.value(old), self.value(value))
 
     def move(self, op: Op, behind: Op) -> None:
         """Puts an ONNX operator right behind another of its scope; it must stand in front of its readers still."""

@@ -21,7 +21,7 @@ from .handles import Variants
 from .native import SORTED, doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, same_version
-from .shapes import contradicted, sizes, weightless
+from .shapes import contradicted_shapes, sizes, weightless
 from .types import declared_type, dtype_name
 from .walk import all_graphs, is_sorted
 from .weights import dims, nbytes, stored
@@ -82,7 +82,7 @@ class OnnxGraph(RunnableOnnx):
         """Replaces annotated shapes of the ONNX model that contradict onnx's inference, but for those of outputs, which
         are the model's interface and are only noted. Adds a sentence for each to `repairs`."""
         said = []
-        for value, shape in contradicted(self.model):
+        for value, shape in contradicted_shapes(self.model):
             written, known = (str(ir.Shape(dims)) for dims in (sizes(value.shape or ()), shape))
             end = "left as it is" if value.is_graph_output() else "repaired"
             said.append(f"the shape of '{value.name}' is annotated {written} and is {known}: {end}")

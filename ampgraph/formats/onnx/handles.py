@@ -134,7 +134,7 @@ class Handles:
             native = self._instead[native]
         return native
 
-    def instead(self, old: ir.Value, new: ir.Value) -> None:
+    def supersede_native(self, old: ir.Value, new: ir.Value) -> None:
         """Has all readers of the onnx_ir value ``old`` read ``new``, outputs of graphs too; ``new`` takes over its
         name, type and shape, and handles of ``old`` mean ``new`` from now on."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -154,7 +154,7 @@ class Handles:
         """The operator of the ONNX dataflow with an index in the scope of a path; None where there is none."""
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
-    def at(self, use: UseKey) -> tuple[int, Op | None, int]:
+    def locate_use(self, use: UseKey) -> tuple[int, Op | None, int]:
         """Of a use in an ONNX dataflow: (scope's id, reading operator or None for an output of the scope, position)."""
         scope, index, position = use
         return self._scopes[scope], self._ops.get((self._scopes[scope], index)), position
@@ -217,7 +217,7 @@ class Placing(Handles):
         self._time = 0  # how many nodes were placed
         self._index: dict[ir.Node, int] = {}  # nodes of the file -> their index in their scope
 
-    def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
+    def place_behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
         """Places a node of an ONNX scope right behind ``anchor``, or moves it there if it stands in a graph already.
         Where ``anchor`` is None or stands in a graph around this one: in front of all nodes of the file, behind those
         that were placed there before; the first node of the file stays where it is then."""
@@ -287,7 +287,7 @@ class Casts(Placing):
             if use.given_cast and use.scope == value.scope and flow.values[flow.ops[use.op].outputs[0]].dtype == to:
                 given = self.node(flow.ops[use.op])
                 anchor = self.value(value).producer()
-                self.behind(value.scope, anchor, given)  # other readers may come before it
+                self.place_behind(value.scope, anchor, given)  # other readers may come before it
                 return given.outputs[0]
         return None
 
@@ -303,7 +303,7 @@ class Casts(Placing):
         producer = source.producer()
         if producer is not None:
             copy_layer(producer, node)
-        self.behind(value.scope, producer, node)
+        self.place_behind(value.scope, producer, node)
         self.casts_made.append((node, to))
         return result
 
@@ -330,19 +330,19 @@ class Readers(Casts):
             scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
         }
 
-    def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
+    def rewire_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """Has the given uses in an ONNX model read ``result``, a value of their graph or of one around it."""
         for use in uses:
-            scope, op, position = self.at(use)
+            scope, op, position = self.locate_use(use)
             if op is not None:
                 node = self.node(op)
                 if position >= len(node.inputs):
                     node.resize_inputs(position + 1)
                 node.replace_input_with(position, result)
             else:
-                self._give_output(scope, position, result)
+                self._rewire_output(scope, position, result)
 
-    def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+    def _rewire_output(self, scope: int, position: int, result: ir.Value) -> None:
         """Makes ``result`` output ``position`` of an ONNX scope's graph, under the declared name if outputs are known
         by it, through an Identity where runtimes need one."""
         graph = self.graph(scope)

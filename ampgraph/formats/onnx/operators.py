@@ -85,7 +85,7 @@ class OnnxValues(FlowBuilder):
     ) -> Scope:
         """While an ONNX file is read: adds a scope, whose names mean what ``env`` says; the rest is as in `Scope`."""
         self.environments.append(env)
-        return self.scope(path, parent, op, kind, times, native)
+        return self.add_scope(path, parent, op, kind, times, native)
 
     def make(
         self,
@@ -99,14 +99,14 @@ class OnnxValues(FlowBuilder):
     ) -> Value:
         """While an ONNX file is read: adds a value of a scope to the dataflow, under the name of ``native``, by which
         ``env`` finds it from then on; the other arguments are fields of `Value`."""
-        value = self.value(
+        value = self.add_value(
             native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
         )
         env.table[native] = value.id
         return value
 
-    def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
-        """While an ONNX file is read: adds a node's results to the dataflow, of unknown type; `_slot` types them."""
+    def add_results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
+        """While an ONNX file is read: adds a node's results, of unknown type, until `_read_slot` types them."""
         values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
         for native in natives:
             number = table[native] = len(values)
@@ -127,7 +127,7 @@ class OnnxValues(FlowBuilder):
             value.unit = self.fixed_unit(f"undefined {value.name}", "nothing in the model defines it")
         return value
 
-    def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
+    def add_initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
         """Adds the stored tensors of an ONNX graph to the dataflow, as weights that are parameters. One that is listed
         as an input too is an input, as callers may replace it: inputs must be added before."""
         for native in graph.initializers.values():
@@ -135,7 +135,7 @@ class OnnxValues(FlowBuilder):
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
                 value.weight = value.parameter = True
 
-    def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
+    def add_input(self, native: ir.Value, scope: Scope, env: Environment) -> None:
         """Adds an input of the ONNX model to the dataflow, with its unit if it is float32."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
@@ -145,7 +145,7 @@ class OnnxValues(FlowBuilder):
             low = value.name in self.low_io and not container
             value.unit = self.boundary_unit(f"input {value.name}", low, "a graph input keeps its type")
 
-    def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
+    def add_output(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
         """Adds to the dataflow the read by output ``index`` of the ONNX model, with its unit if it is float32."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
@@ -153,7 +153,7 @@ class OnnxValues(FlowBuilder):
         if value.dtype == FLOAT32:
             low = value.name in self.low_io and not value.container
             unit = self.boundary_unit(f"output {index}", low, "a graph output keeps its type")
-        self.use(value, NONE, index, unit, scope.id)
+        self.add_use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:
         """The value of an ONNX operator's attribute as onnx_ir has it, references resolved; None when absent."""
@@ -240,23 +240,23 @@ class OnnxOperators(OnnxValues):
         made = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
         return made
 
-    def operator(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
+    def read_operator(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
         """Reads one ONNX node into ``op``, whose inputs are there already: its results, slots and units, and who reads
         its inputs. True where it has bodies, which the caller has yet to read."""
         found = form.slots
         if found is None:
             self.flow.unknown_kinds.add(op.kind)
-            self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
+            self._read_opaque(op, node, scope, env, f"no schema is known for {op.kind}")
             return False
         if op.kind == "Constant":
-            self._constant(op, node, scope, env)
+            self._read_constant(op, node, scope, env)
             return False
         if node.attributes.data and _holds_bodies(node):  # most have none, and calls take time
-            self._opaque(op, node, scope, env, body_types(op), found)
+            self._read_opaque(op, node, scope, env, body_types(op), found)
             return True
-        self.results(op, node.outputs, env)
+        self.add_results(op, node.outputs, env)
         for slot in found.slots:
-            self._slot(op, node, slot, found.version, form.opset)
+            self._read_slot(op, node, slot, found.version, form.opset)
         if op.kind in LINKED:
             units = [op.slots[name] for name in LINKED[op.kind] if name in op.slots]
             if len(units) == 2:
@@ -265,7 +265,7 @@ class OnnxOperators(OnnxValues):
             self.flow.mark_given_cast(op, self.low)
         return False
 
-    def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
+    def _read_slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Reads one slot of an ONNX node: its type, its unit if that is float32, the reads of its inputs, the type of
         its outputs. Notes a conflict where it does not admit a low type that it has. The first input of known type
         gives the type, else `_output_type`. ``version``: since_version of the schema."""
@@ -292,14 +292,14 @@ class OnnxOperators(OnnxValues):
             if value.dtype == dtype and not value.container:  # as nearly all are
                 uses[number].append(Use(number, op.id, position, unit, op.scope))
             else:
-                self._odd_read(op, slot, value, position, dtype, unit)
+                self._add_odd_read(op, slot, value, position, dtype, unit)
         if dtype in LOW and dtype not in slot.low.get(container, NO_TYPES):
-            self.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
+            self.note_conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
         for position in slot.outputs:
             value = values[op.outputs[position]]
             value.dtype, value.container, value.unit = dtype, container, unit
 
-    def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
+    def _add_odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
         """Adds the read of a value that is a container or is not of its ONNX slot's type ``dtype``: a value of unknown
         type becomes float32 where the slot is, as must stay; another type is a conflict. ``unit``: of the slot."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
@@ -310,8 +310,8 @@ class OnnxOperators(OnnxValues):
             else:
                 value.unit = self.fixed_unit(value.name, why)
         elif value.dtype != dtype and value.dtype and not slot.literal:
-            self.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
-        self.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
+            self.note_conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
+        self.add_use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of the outputs of an ONNX node's slot in which no input has a known type: by the
@@ -355,7 +355,7 @@ class OnnxOperators(OnnxValues):
             return "", self.flow.values[op.inputs[1]].dtype
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
-    def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+    def _read_constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
         """Reads an ONNX Constant: a weight, or a value that stays as it is, as a function's caller gives it."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
@@ -376,7 +376,7 @@ class OnnxOperators(OnnxValues):
         if dtype == FLOAT32 and not weight:
             value.unit = self.fixed_slot(op, "T", CALLER)
 
-    def _opaque(
+    def _read_opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
         """Reads an ONNX operator whose float32 inputs and outputs stay so, for the reason ``why``: one without a schema
@@ -387,7 +387,7 @@ class OnnxOperators(OnnxValues):
                 value, unit = self.flow.values[source], NONE
                 if value.dtype == FLOAT32:
                     unit = self.fixed_slot(op, f"in{position}", why, named)
-                self.use(value, op.id, position, unit, scope.id)
+                self.add_use(value, op.id, position, unit, scope.id)
         known = self._known_types(op, node, found)
         for position, native in enumerate(node.outputs):
             container, dtype = known[position] if known[position][1] else declared_type(native)

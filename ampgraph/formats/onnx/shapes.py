@@ -77,8 +77,8 @@ class OnnxShapes:
     @cached_property
     def _inferred_from_inputs(self) -> Mapping[str, onnx.ValueInfoProto]:
         """Name -> what onnx infers of the values of an ONNX model's main graph, whatever the file says of its outputs.
-        It is inferred where annotations may mislead: in a model too long for `contradicted` to have compared them, and
-        where nodes read an output, whose declared shape may be wrong. Else, and for a model with functions, empty."""
+        It is inferred where annotations may mislead: in a model too long for `contradicted_shapes`, and where nodes
+        read an output, whose declared shape may be wrong. Else, and for a model with functions, empty."""
         graph = self.model.graph
         made = (value for node in graph for value in node.outputs if not value.is_graph_output())
         long = graph.num_nodes() > MOST_NODES and any(value.shape is not None for value in made)
@@ -92,7 +92,7 @@ def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
     return tuple((dim if dim >= 0 else None) if isinstance(dim, int) else dim.value for dim in shape)
 
 
-def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
+def contradicted_shapes(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     """(value, shape that onnx infers) for the values of an ONNX model's main graph whose annotated shape cannot be
     that. Empty for a model with functions, or more than `MOST_NODES`: inference takes long."""
     if model.functions or model.graph.num_nodes() > MOST_NODES:

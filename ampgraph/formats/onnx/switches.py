@@ -61,8 +61,8 @@ def _distance(given: Array, rounded: Array, low: ir.DataType) -> float:
     infinite where rounding to ``low`` and one factor near 1 (by `MOST_LOST` at most) for all do not explain it."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
-    factor = float(given @ rounded) / square if square > 0 and given.size > 1 else 1.0  # that of least squares
     with np.errstate(invalid="ignore"):
+        factor = float(given @ rounded) / square if square > 0 and given.size > 1 else 1.0  # that of least squares
         step = np.abs(given) * 2 * limits.rounding + limits.smallest_subnormal
         explained = abs(factor - 1) <= MOST_LOST and bool(np.all(np.abs(rounded - factor * given) <= step))
         return float(np.abs(rounded - given).max(initial=0)) if explained else math.inf

@@ -55,7 +55,7 @@ def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from (value for value in graph.outputs if value not in own)
 
 
-def copied(model: ir.Model) -> ir.Model:
+def copy_model(model: ir.Model) -> ir.Model:
     """A copy of an ONNX model, its nodes in the same order, sorted or not; stored tensors are shared. onnx_ir copies
     sorted graphs alone, so unsorted ones are sorted for that and put back. Raises ValueError for a cycle."""
     graphs = list(all_graphs(model))

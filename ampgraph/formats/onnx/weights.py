@@ -71,7 +71,7 @@ def size(tensor: ir.TensorProtocol) -> int:
 
 def nbytes(tensor: ir.TensorProtocol) -> int:
     """How many bytes an ONNX tensor takes in the file, or in its data file."""
-    if isinstance(tensor, RoundedTensor):
+    if type(tensor) is not InFile and isinstance(tensor, RoundedTensor):
         return tensor.low.itemsize * size(tensor)
     if type(tensor) is InFile and tensor.raw.data_type == FLOAT:
         return 4 * size(tensor)

@@ -61,7 +61,7 @@ def graph_file(
 def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[bytes] = ()) -> bytes:
     """The bytes of the model ``outline`` with these nodes in its graph, without their metadata, and ``more`` entries of
     the graph, as bytes: a second GraphProto, which every reader of protobuf merges with the outline's."""
-    body = [*NodeWriter().written(nodes), *more]
+    body = [*NodeWriter().entries(nodes), *more]
     return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
@@ -84,7 +84,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
         outline.graph.ClearField(field)
     infos, stored = _ValueInfos(), model.graph.initializers.values()
     inputs = {value.name for value in model.graph.inputs}
-    pieces: list[bytes | RoundedTensor] = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
+    pieces: list[bytes | RoundedTensor] = list(NodeWriter(metadata=True, result=infos.result).entries(model.graph))
     pieces.append(first.SerializeToString())
     pieces += _tensor_entries([value for value in stored if value.const_value is not None])
     pieces.append(outline.graph.SerializeToString(deterministic=True))
@@ -93,13 +93,13 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     pieces += infos.results
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
-    length = sum(nbytes(piece) if isinstance(piece, RoundedTensor) else len(piece) for piece in pieces)
+    length = sum(len(piece) if isinstance(piece, bytes) else nbytes(piece) for piece in pieces)
     yield head.SerializeToString() + GRAPH + number_bytes(length)
     for piece in pieces:
-        if isinstance(piece, RoundedTensor):
-            yield from tensor_chunks(piece)
-        else:
+        if isinstance(piece, bytes):
             yield piece
+        else:
+            yield from tensor_chunks(piece)
     yield outline.SerializeToString(deterministic=True)
 
 
@@ -145,7 +145,7 @@ class NodeWriter:
         self._attributes: dict[int, bytes] = {}  # `id` of an attribute, which many nodes may share -> its field
         self._kept: list[ir.Attr] = []  # these attributes: one that is gone might give its `id` to another
 
-    def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
+    def entries(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """The entry of each onnx_ir node in a graph, as bytes. They are yielded as they come, so iterate to the end."""
         kinds, names, attributes, result = self._kinds, _EncodedNames(), self._attributes, self._result
         for node in nodes:
@@ -208,7 +208,7 @@ class NodeWriter:
 
 class _EncodedNames(dict[ir.Value | None, bytes]):
     """Value that a node reads -> the input field of a NodeProto, encoded once; None, an input that is left out, has an
-    empty name. `NodeWriter.written` puts in what nodes make, the others come in when they are first read."""
+    empty name. `NodeWriter.entries` puts in what nodes make, the others come in when they are first read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
         """Encodes the name of a graph input, an initializer or None, which no node makes."""

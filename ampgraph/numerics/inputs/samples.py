@@ -87,7 +87,7 @@ class Samples:
 
     def _with_first_integers(self, run: Callable[[Feeds], object]) -> Samples:
         """Generated samples, which all get the integers of the first one where ``run`` fails on the second: integers
-        that count rows of other inputs must fit these. The first has run already, in `_with_sizes_that_run`."""
+        that count rows of other inputs must fit these. The first sample is taken to run."""
         two = list(itertools.islice(self, 2)) if self._counted else []
         if len(two) < 2:
             return self

@@ -125,8 +125,8 @@ class SegmentedModel:
         return self._make_segments(ends, last, fed)
 
     def _make_segments(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
-        """The segments that end at ``ends``: what each reads, makes for later ones or to be seen, and what is freed
-        behind it. ``last``: by value, its last reader."""
+        """The segments that end before the operators ``ends``, by place: what each reads, makes for later ones or to be
+        seen, and what is freed behind it. ``last``: by value, the place of its last reader; ``fed``: names fed."""
         start, pieces = 0, []
         made = {value.id for value in (*self._inputs, *self._stored) if value.name in fed}
         for end in ends:

@@ -71,7 +71,7 @@ class FaultSearch:
         """All nodes to blame that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
-    def chaotic(self, notes: list[str], mended: RepairOutcome | None) -> list[str]:
+    def notes_if_chaotic(self, notes: list[str], mended: RepairOutcome | None) -> list[str]:
         """Of nodes to blame: ``notes`` on a chaotic model, none where a repair mends it; where a repair was tried and
         does not, the nodes' patterns are withdrawn, as they would not help."""
         if mended is not None and mended.repair is not None:

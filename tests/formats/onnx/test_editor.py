@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 
 from ampgraph.core.dataflow import Dataflow, Op, Value
+from ampgraph.core.errors import AmpError
 from ampgraph.formats.onnx.graph import OnnxGraph
 from formats.onnx.helpers import kinds, run_plain, x
 from onnx_text import parse
@@ -28,6 +32,11 @@ def exposed(graph: OnnxGraph, *names: str) -> None:
     """Makes values of the main graph outputs of the model."""
     made = {value.name: value for node in graph.model.graph for value in node.outputs}
     graph.model.graph.outputs.extend(made[name] for name in names)
+
+
+def nodes_of(graph: OnnxGraph) -> dict[str, Any]:
+    """The nodes of the main graph by the names of their first outputs."""
+    return {str(node.outputs[0].name): node for node in graph.model.graph}
 
 
 def outputs_of(graph: OnnxGraph) -> dict[str, np.ndarray]:
@@ -167,3 +176,75 @@ def test_only_what_nothing_reads_is_dropped() -> None:
     made = ir.to_proto(graph.model).graph
     assert [tensor.name for tensor in made.initializer] == ["w"]
     assert [node.output[0] for node in made.node] == ["a", "g", "y"] and [one.name for one in made.input] == ["x", "c"]
+
+
+def test_constants_stored_tensors_and_numbers_are_set() -> None:
+    graph = opened("a = Exp (x)  b = Neg (a)  y = LeakyRelu <alpha = 0.5> (b)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        two = editor.constant(np.array([2], np.float32), "two", maker(flow, "a"))
+        threes = editor.store(np.full((4, 4), 3, np.float32), "w", 0)  # a name that is taken
+        [product] = editor.add("Mul", [named(flow, "a"), two], ["float32"], name="b")
+        [total] = editor.add("Sub", [product, threes], ["float32"])
+        editor.rewire(total, [("", maker(flow, "b").index, 0)])
+        editor.set_number(maker(flow, "y"), "alpha", 0.25)
+        editor.set_rank(total, 2)
+        editor.rename(named(flow, "b"), "of_sums")
+    assert [two.name, threes.name, product.name] == ["two", "w_1", "b_1"]
+    nodes = nodes_of(graph)
+    assert "b_of_sums" in nodes and "b" not in nodes and len(nodes[total.name].outputs[0].shape) == 2
+    negative = -(2 * np.exp(x(4, 4)) - 3)
+    expected = np.where(negative < 0, 0.25 * negative, negative)
+    np.testing.assert_allclose(outputs_of(graph)["y"], expected, rtol=1e-5)
+
+
+def test_types_that_attributes_name_are_kept_or_follow() -> None:
+    graph = opened("e = EyeLike (x)  n = RandomNormalLike (x)  y = Add (e, n)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        editor.keep_type(maker(flow, "e"), "float32")
+        editor.retype(named(flow, "n"), "float16")
+        editor.keep_type(maker(flow, "y"), "float32")  # it has no such attribute
+    eye, noise, total = graph.model.graph
+    assert eye.attributes["dtype"].as_int() == 1 and noise.attributes["dtype"].as_int() == 10 and not total.attributes
+    assert noise.outputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_a_tensor_is_stored_in_both_types_or_bounded() -> None:
+    graph = opened(
+        "k = Constant <value_float = 2.0> ()  s = Shape (x)  m = ConstantOfShape <value = float[1] {-1e30}> (s) "
+        "a = Add (x, m)  b = Mul (a, w)  d = Mul (b, k)  y = Mul (d, k)"
+    )
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        editor.weight(named(flow, "m"), "float32", "float16", (), floor=-1000.0)
+        editor.weight(named(flow, "w"), "both", "float16", [("", maker(flow, "b").index, 1)])
+        editor.weight(named(flow, "k"), "both", "float16", [("", maker(flow, "d").index, 1)])
+    nodes = nodes_of(graph)
+    assert nodes["m"].attributes["value"].as_tensor().numpy().tolist() == [-1000]
+    assert [nodes[name].inputs[1].name for name in "bdy"] == ["w_float16", "k_float16", "k"]
+    assert nodes["k_float16"].op_type == "Constant" and "w_float16" in graph.model.graph.initializers
+    assert nodes["b"].inputs[1].const_value.dtype == nodes["d"].inputs[1].dtype == ir.DataType.FLOAT16
+
+
+def test_a_cast_that_was_given_is_read_again() -> None:
+    """One from low gives the low value itself; one to low moves up in front of the other readers."""
+    graph = opened("h = Cast <to = 10> (x)  g = Cast <to = 1> (h)  a = Exp (g)  l = Cast <to = 10> (a)  y = Neg (a)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        editor.cast(named(flow, "g"), "float16", [("", maker(flow, "a").index, 0)])
+        editor.cast(named(flow, "a"), "float16", [("", maker(flow, "y").index, 0)])
+    nodes = nodes_of(graph)
+    assert [nodes["a"].inputs[0].name, nodes["y"].inputs[0].name] == ["h", "l"]
+    assert kinds(ir.to_proto(graph.model)).count("Cast") == 3
+
+
+def test_a_replacement_must_not_cut_off_other_readers() -> None:
+    graph = opened("a = Exp (x)  b = Neg (a)  y = Add (b, a)")
+    flow = graph.dataflow()
+    indices = [maker(flow, "a").index, maker(flow, "b").index]
+    with pytest.raises(AmpError, match="AMP402"), graph.editor(flow) as editor:
+        editor.replace("", indices, "Abs", ["x"], {})
+    flow = graph.dataflow()
+    with pytest.raises(AmpError, match="AMP402"), graph.editor(flow) as editor:
+        editor.replace("", indices[1:], "Abs", ["x"], {})  # Neg does not read it

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -17,7 +18,9 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.io import deserialize, to_proto
 from ampgraph.formats.onnx.native import SORTED, flat_model
 from ampgraph.formats.onnx.proto import holders
+from ampgraph.formats.onnx.weights import ChannelsTensor, RoundedTensor
 from ampgraph.formats.onnx.wire import PLAIN, NodeWriter, model_file
+from ampgraph.formats.rounding import BLOCK
 from onnx_text import parse
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
@@ -25,7 +28,7 @@ SAID = "what a person wrote"
 
 
 def written(model: ir.Model) -> bytes:
-    return b"".join(model_file(model, lambda proto: None))
+    return b"".join(map(bytes, model_file(model, lambda proto: None)))
 
 
 def expected(model: ir.Model) -> bytes:
@@ -61,6 +64,19 @@ def test_a_model_is_written_as_by_onnx_ir(name: str) -> None:
     model = read(onnx.load(MODELS / name))
     assert PLAIN in model.graph.meta
     assert written(model) == expected(model)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_long_tensor_is_rounded_while_it_is_written(kept: bool) -> None:
+    """Piece by piece, whether or not its rows keep their sums."""
+    numbers = np.random.default_rng(3).standard_normal((70, 3000), np.float32)
+    model = read(parse("g (float[70,3000] x) => (float[70,3000] y) { y = Add (x, w) }", {"w": numbers}))
+    plain = RoundedTensor(ir.tensor(numbers, name="w"), "float16")
+    tensor = model.graph.initializers["w"].const_value = ChannelsTensor(plain, "float16") if kept else plain
+    pieces = [bytes(piece) for piece in model_file(model, lambda proto: None)]
+    assert b"".join(pieces) == expected(model)
+    assert kept or max(map(len, pieces)) <= 2 * BLOCK
+    assert (plain.tobytes() != tensor.tobytes()) is kept
 
 
 def test_written_as_by_onnx_ir(tmp_path: Path) -> None:
@@ -312,5 +328,5 @@ def test_nodes_that_are_made_on_the_way_have_attributes_of_their_own() -> None:
             yield made
             made.attributes.clear()
 
-    read = [onnx.GraphProto.FromString(piece).node[0] for piece in NodeWriter().written(nodes())]
+    read = [onnx.GraphProto.FromString(piece).node[0] for piece in NodeWriter().entries(nodes())]
     assert [node.attribute[0].i for node in read] == list(range(6))
