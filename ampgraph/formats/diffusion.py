@@ -38,8 +38,8 @@ WIDE_BITS = 24  # significant bits of float32
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """How errors go through the places of a kernel of some shape, counted with the last axis fastest.
+class Places:
+    """How errors go through the places of a convolution's kernel of some shape, counted with the last axis fastest.
 
     ``shares[t]``: what place t gives to later places, as (place, share); ``left[t]``: what share it does not give;
     ``takes[t]``: the share of what is carried from earlier channels that place t takes."""
@@ -50,7 +50,7 @@ class Kernel:
 
     @classmethod
     @cache
-    def of(cls, shape: tuple[int, ...]) -> Kernel:
+    def of(cls, shape: tuple[int, ...]) -> Places:
         """The kernel of a shape; () is one place."""
         places, numbers = list(np.ndindex(shape)), np.arange(math.prod(shape)).reshape(shape)
         ways = [way for way in itertools.product((0, 1), repeat=len(shape)) if any(way)]
@@ -94,7 +94,7 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
     if not weights.size:
         return
     channels, shape = math.prod(weights.shape[1:2]), weights.shape[2:]
-    kernel, low, places = Kernel.of(shape), low_type(dtype.name), math.prod(shape)
+    kernel, low, places = Places.of(shape), low_type(dtype.name), math.prod(shape)
     parts = -(-channels // max(FEWEST_CHANNELS, STEPS // places))
     size = -(-channels // parts)
     rows, some, absent = weights.reshape(len(weights), -1), max(1, LANES // parts), (parts * size - channels) * places
@@ -112,7 +112,7 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
 
 
 @np.errstate(invalid="ignore", over="ignore")  # rows that are not finite
-def _diffuse(weights: Array, kernel: Kernel, low: LowType) -> None:
+def _diffuse(weights: Array, kernel: Places, low: LowType) -> None:
     """Error diffusion: rounds float32 weights (channels, places, lanes) in place, each lane by itself.
 
     x + 3/2 M - 3/2 M is x rounded to a multiple of a step, where M is 2**23 steps."""

@@ -11,7 +11,7 @@ import pytest
 from ampgraph.core.arrays import Array, DType
 from ampgraph.core.low_types import low_type
 from ampgraph.formats import diffusion
-from ampgraph.formats.diffusion import MEAN, RHO, Kernel, making_up_for
+from ampgraph.formats.diffusion import MEAN, RHO, Places, making_up_for
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 SHAPES = [
@@ -51,7 +51,7 @@ def error(exact: Array, low: Array) -> float:
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 3), (1, 7), (2, 3, 2)])
 def test_an_error_goes_to_the_places_that_make_up_for_it_best(shape: tuple[int, ...]) -> None:
-    moments, kernel = second_moments(1, shape) - MEAN, Kernel.of(shape)
+    moments, kernel = second_moments(1, shape) - MEAN, Places.of(shape)
     for place, (shares, left) in enumerate(zip(kernel.shares, kernel.left, strict=True)):
         later = slice(place + 1, None)
         best = np.linalg.solve(moments[later, later], moments[later, place])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import ampgraph
@@ -20,7 +22,7 @@ from onnx_text import parse
         ({"dtype": "bfloat16"}, "openvino", "bfloat16"),
     ],
 )
-def test_a_converted_file_is_for_the_target_that_it_was_made_for(said: dict[str, str], target: str, dtype: str) -> None:
+def test_a_converted_file_is_for_the_target_that_it_was_made_for(said: dict[str, Any], target: str, dtype: str) -> None:
     model = parse("g (float[2,4] x) => (float[2,4] y) { m = MatMul (x, w)  y = Relu (m) }", w=(4, 4))
     made = ampgraph.convert(model, target="openvino", check="off")
     for given, expected in ((made, (target, dtype)), (model, (said.get("target"), said.get("dtype", "float16")))):

@@ -520,7 +520,7 @@ ATTENTIONS = {
         s = MatMul (q, k)  t = Tanh (s)  p = Softmax <axis = -1> (t)  u = Unsqueeze (v, two)  e = Expand (u, wide)
         r = Reshape (e, sizes)  m = MatMul (p, r)  y = Relu (m)""",
 }
-STORED: dict[str, dict[str, Any]] = {
+HELD: dict[str, dict[str, Any]] = {
     "stored": {"bias": (16, 4), "sizes": np.array([4, 4, 4])},
     "early": {"w": (8, 8), "half": np.float32(0.5), "sizes": np.array([2, 6, 2, 4])},
     "across": {"half": np.float32(0.5), "bias": (4, 8, 6)},
@@ -543,7 +543,7 @@ def rewrites_of(name: str, old: str = "", new: str = "", **options: Any) -> set[
     """The names of the rewrites of an attention's plan for TensorRT, with a part of it written otherwise."""
     body = ATTENTIONS[name]
     assert old in body
-    stored = {kind: array for kind, array in STORED[name].items() if kind in body}
+    stored = {kind: array for kind, array in HELD[name].items() if kind in body}
     model = parse(f"g {body.replace(old, new) if old else body} }}", stored, opset=20)
     return {rewrite.name for rewrite in ampgraph.plan(model, "O2", target="tensorrt", **options).rewrites}
 

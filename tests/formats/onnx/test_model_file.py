@@ -68,11 +68,11 @@ def test_a_model_is_written_as_by_onnx_ir(name: str) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_long_tensor_is_rounded_while_it_is_written(kept: bool) -> None:
-    """Piece by piece, whether or not its rows keep their sums."""
+    """Piece by piece, whether or not its numbers are rounded together."""
     numbers = np.random.default_rng(3).standard_normal((70, 3000), np.float32)
     model = read(parse("g (float[70,3000] x) => (float[70,3000] y) { y = Add (x, w) }", {"w": numbers}))
     plain = RoundedTensor(ir.tensor(numbers, name="w"), "float16")
-    tensor = model.graph.initializers["w"].const_value = ChannelsTensor(plain, "float16") if kept else plain
+    tensor = model.graph.initializers["w"].const_value = ChannelsTensor(plain, None, "float16") if kept else plain
     pieces = [bytes(piece) for piece in model_file(model, lambda proto: None)]
     assert b"".join(pieces) == expected(model)
     assert kept or max(map(len, pieces)) <= 2 * BLOCK
