@@ -31,6 +31,7 @@ from ..core.low_types import LowType, low_type
 
 RHO, MEAN = 0.9, 0.5
 FEWEST_CHANNELS, STEPS = 8, 72  # channels and weights of a row that are rounded one after the other, in parts
+MOST_PLACES = 1 << 12  # of a kernel: those of a larger one are taken for channels, whose errors go to all that follow
 LANES = 1 << 12  # rows, times parts of a row, at the same time: what is read of them stays in the second cache
 EXPONENT, HALF = np.uint32(0x7F800000), 1 << 22
 SIGN = np.uint16(1 << 15)
@@ -93,8 +94,9 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
     output channel with a number that is not finite, before or after, each is rounded by itself."""
     if not weights.size:
         return
-    channels, shape = math.prod(weights.shape[1:2]), weights.shape[2:]
+    shape = weights.shape[2:] if math.prod(weights.shape[2:]) <= MOST_PLACES else ()
     kernel, low, places = Places.of(shape), low_type(dtype.name), math.prod(shape)
+    channels = weights[0].size // places
     parts = -(-channels // max(FEWEST_CHANNELS, STEPS // places))
     size = -(-channels // parts)
     rows, some, absent = weights.reshape(len(weights), -1), max(1, LANES // parts), (parts * size - channels) * places

@@ -69,7 +69,7 @@ def test_what_correlates_has_less_error(shape: tuple[int, ...], dtype: DType) ->
     plain = exact.astype(dtype)
     low = diffused(exact, dtype)
     assert low.shape == plain.shape and low.dtype == dtype
-    assert error(exact, low) < (0.6 if len(shape) > 2 and shape[2] > 1 else 0.9) * error(exact, plain)
+    assert error(exact, low) < (0.6 if len(shape) > 2 and 1 < shape[2] < 70 else 0.9) * error(exact, plain)
     known = low_type(dtype.name)
     steps = np.maximum(2.0 ** (np.frexp(exact)[1] - known.bits), known.smallest_subnormal)
     assert (np.abs(low.astype(np.float64) - exact) <= 1.5 * steps).all()
