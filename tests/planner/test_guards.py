@@ -20,7 +20,8 @@ from ampgraph.planner.facts.squares import Squares
 from ampgraph.planner.rules.rule import Findings
 from near import difference
 from onnx_text import parse
-from planner.guard_cases import CASES, HOLDING, LOWEST, Case
+from planner.guard_cases import CASES, HOLDING, LOWEST, SQUARED, Case
+from planner.guard_cases import WINDOW as STORED
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
@@ -728,6 +729,26 @@ def test_masks_beside_ranges() -> None:
     # a mask that is also an output is a hazard
     model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), RANGE_WEIGHTS)
     assert "range" in topics(planned(model, [FEEDS]))
+
+
+NEAR_MISSES = {
+    "squares of another input": f"{SQUARED}  c = MatMul (z, codes)  v = Sub (n, c)",
+    "weighed squares of another input": "s = Mul (x, x)  q = MatMul (s, precision)  c = MatMul (z, weighed)"
+    "  v = Add (c, q)",
+    "a product of what a function made": f"{SQUARED}  r = Relu (x)  c = MatMul (r, codes)  v = Sub (n, c)",
+    "a function of the product": f"{SQUARED}  c = MatMul (x, codes)  e = Relu (c)  v = Sub (n, e)",
+    "the operand itself": f"{SQUARED}  v = Sub (x, n)",
+    "no product in the sum": f"{SQUARED}  u = Sub (n, norms)  c = MatMul (x, codes)  v = Mul (c, u)",
+}
+
+
+@pytest.mark.parametrize("name", [*NEAR_MISSES, "a squared distance"])
+def test_what_is_no_squared_distance(name: str) -> None:
+    lines = NEAR_MISSES.get(name, f"{SQUARED}  c = MatMul (x, codes)  v = Sub (n, c)")
+    graph = f"g (float[8,16] x, float[8,16] z) => (float[8,?] y) {{ {lines}  y = ReduceMin <axes = [1]> (v) }}"
+    plan = ampgraph.plan(parse(graph, STORED), "O2")
+    found = {d.kind for d in plan.decisions if d.why.rule == "cancelling"}
+    assert found == (set() if name in NEAR_MISSES else {"ReduceSum", "MatMul", "Sub"})
 
 
 # -- regions, biases, bodies, functions -------------------------------------------------------------------------------
