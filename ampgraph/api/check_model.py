@@ -125,7 +125,8 @@ class _ModelCheck:
     engines: list[str] = field(default_factory=list)
 
     def report(self, by: str = "") -> Checked:
-        """The report of `check` on all rules. ``by``: the runtime that ran the model, by name; "" for strict runs."""
+        """The report of `check` on the rules looked at so far. ``by``: the runtime that ran the model, by name; "" for
+        strict runs."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 

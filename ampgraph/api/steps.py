@@ -302,8 +302,8 @@ def read_model(job: Job, output: Path | None, progress: Progress) -> tuple[Graph
 
 
 def checked_low_interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """For `convert`: the names of the inputs and outputs that a recipe makes low. Raises AmpError for names of these,
-    or of dimensions, that the graph does not have."""
+    """The names of a graph's inputs and outputs that a recipe makes low. Raises AmpError AMP305 for an input or output
+    that it names and the graph does not have, AMP310 for such a dimension."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io

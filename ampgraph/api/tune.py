@@ -269,7 +269,7 @@ class Bench:
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def late(self) -> bool:
-        """Whether the time of `tune` is up."""
+        """Whether ``until`` has passed: a limit that `convert --repair` alone sets, `tune` itself has none."""
         return time.monotonic() > self.until
 
     def frontier(self) -> list[Point]:

@@ -221,7 +221,8 @@ def command(
     and, unless there is ``--format`` (``form``), ``--json``. It runs inside of ``around``.
 
     The function is given the progress display, and the options by keyword: those of a mapping as one dict of what was
-    given, ``dim`` as the dict ``dims``. It returns what is printed, or None."""
+    given, ``dim`` as the dict ``dims``. It returns what is printed, or None. The first line of its docstring is noted
+    in `ABOUT`, for the list of commands."""
     grouped = {name: how for name, how in declared.items() if not isinstance(how, Keyword)}
     flat: dict[str, Keyword] = {}
     for name, how in declared.items():

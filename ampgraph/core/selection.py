@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from .dataflow import NONE, Dataflow, Op
 from .errors import nearest
 
+NAMES = 50_000  # at most, among which a hint looks for the closest: each costs some microseconds
 Match = Callable[[str], object]
 """Whether a name fits, by the truth of what it gives."""
 
@@ -85,8 +86,8 @@ def unmatched_hint(flow: Dataflow, pattern: str) -> str:
             nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"
         )
     if sort == "value":
-        return nearest(rest, [v.name for v in flow.values][:50000]) or "values are named as in the file"
+        return nearest(rest, [v.name for v in flow.values][:NAMES]) or "values are named as in the file"
     return (
-        nearest(pattern, [op.name for op in flow.ops if op.name][:50000])
+        nearest(pattern, [op.name for op in flow.ops if op.name][:NAMES])
         or "nodes are named as in the file; op:, scope: and value: are other ways"
     )

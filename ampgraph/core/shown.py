@@ -56,7 +56,7 @@ class Data:
     __slots__ = ()
 
     def to_dict(self) -> JsonObject:
-        """This part of a report as plain data for JSON: its fields by name; null for a number that is not finite."""
+        """Any report, or part of one, as plain data for JSON: its fields by name; null for a number not finite."""
         return json_fields(self)
 
     if not TYPE_CHECKING:

@@ -91,7 +91,8 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
     (one an output channel), in the low ``dtype``: whole output channels at a time, in one dimension.
 
     A weight of 0 stays 0, and no other is further than one and a half steps of the low type from what it was. Of an
-    output channel with a number that is not finite, before or after, each is rounded by itself."""
+    output channel with a number that is not finite, before or after, each is rounded by itself, and without its factor
+    where that makes it infinite."""
     if not weights.size:
         return
     shape = weights.shape[2:] if math.prod(weights.shape[2:]) <= MOST_PLACES else ()
@@ -109,7 +110,8 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
         with np.errstate(over="ignore", invalid="ignore"):
             found = lanes.astype(dtype).T.reshape(padded.shape)[:, : exact.shape[1]]
             odd = (found.view(np.uint16) & ~SIGN).max(1) >= infinite
-            found[odd] = exact[odd].astype(dtype)
+            single = exact[odd].astype(dtype)
+            found[odd] = np.where(np.isfinite(single), single, rows[start : start + some][odd].astype(dtype))
         yield found.reshape(-1)
 
 

@@ -71,7 +71,8 @@ def fused_parts(
     by the first output of each.
 
     A runtime that fuses keeps the names of what a fused node reads and makes, and elsewhere names of nodes; what it
-    made up is empty here.
+    made up is empty here. What a data move was found to cover goes to the node that computed it
+    (`_move_to_computing`).
 
     Args:
         before: all nodes of the file, those of bodies included; a name that two of them make says nothing.
@@ -88,7 +89,9 @@ def fused_parts(
     for node in after:
         here = node.op_type, node.name
         parts = _covered_nodes(node, makers, known, kept)
-        found.append(parts or (firsts[here] if here in kept else ()))
+        if not parts and here in kept:  # it kept its name, and what it writes was renamed
+            parts = firsts[here]
+        found.append(parts)
     _move_to_computing(after, found, {node.output[0]: node.op_type for node in before if node.output})
     return found
 
@@ -221,8 +224,8 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
 
 
 def placements(log: str) -> dict[tuple[str, str], str]:
-    """Which of ONNX Runtime's providers runs each node, by its log: (operator, node's name) -> provider; ("", "") ->
-    the one provider of all nodes, where the log says that."""
+    """Which of ONNX Runtime's providers runs each node, by its log: (operator, node's name) -> provider, `UNKNOWN`
+    where nodes of one name are with two; ("", "") -> the one provider of all nodes, where the log says that."""
     found: dict[tuple[str, str], str] = {}
     current = ""
     for line in log.splitlines():

@@ -45,7 +45,8 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
 
 
 def _computes_here(kernels: Kernels) -> bool:
-    """Whether this machine has the processor that the target's kernels are for, so that its runtime runs here."""
+    """Whether this machine has the processor that the target's kernels are for, so that its runtime runs here; true
+    for kernels that name no machines."""
     return not kernels.machines or platform.machine() in kernels.machines
 
 

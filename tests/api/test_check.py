@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -623,6 +624,19 @@ def test_tune_is_held_to_the_tolerance_of_a_whole_output(
     monkeypatch.setattr(Bench, "search", lambda _, tolerance: held.append(tolerance))
     ampgraph.convert(files[0], output=files[1], check="auto", repair=True)
     assert held == [1e-2]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_search_that_ends_by_its_time_alone_repairs_nothing(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """All in float32 is what `tune` finds for a tolerance of nearly 0, and all that it knows where the time is up."""
+    if late:
+        monkeypatch.setattr(Bench, "late", lambda _: True)
+    missed = convert_in_memory(Job(files[0], Recipe()), lambda *_: None)
+    verdict = CheckVerdict("missed", 0.1, 1e-9, samples=1, exceeded=1)
+    found = check.repair_by_search(replace(missed, verdict=verdict), verdict, math.inf, lambda *_: None)
+    assert (found is None) == late
 
 
 @pytest.mark.usefixtures("check_here")

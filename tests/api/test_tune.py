@@ -19,6 +19,7 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
 from ampgraph.core.names import literal
+from ampgraph.core.recipe import Recipe
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
@@ -151,6 +152,15 @@ def test_names_of_nodes():
     model.graph.node[0].name, model.graph.node[1].name = "one", "two"
     found = ampgraph.tune(model, tolerance=1e-9)
     assert found.met and found.patterns == ("inner",)
+
+
+@pytest.mark.parametrize("until", [math.inf, 0.0])
+def test_a_search_ends_when_its_time_is_up(until, tmp_path):
+    """Behind the level's plan and all in float32, which it always runs."""
+    bench = tuning.bench_of(plain_model(("MatMul",) * 4), Recipe(), None, 1, "l2", tmp_path, None, until=until)
+    best = present(bench.search(2e-4))
+    assert bench.late() == (until == 0) and best.error <= 2e-4
+    assert (len(bench.points), len(best.promoted)) == ((2, 4) if bench.late() else (4, 3))
 
 
 @pytest.mark.slow

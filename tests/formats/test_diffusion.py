@@ -141,6 +141,12 @@ def test_the_ends_of_the_range_stay_in_it() -> None:
     assert np.isfinite(low).all() and np.isin(np.abs(low[np.abs(exact) > 1]), [65408, 65440, 65472, 65504]).all()
 
 
+def test_a_factor_makes_nothing_infinite() -> None:
+    exact = np.array([[65510, 1], [-65519, 2]], np.float32)
+    (part,) = diffusion.diffused(exact, np.array([1 + 2.0**-12, 1 + 2.0**-11]), HALF)
+    assert part.tolist() == [65504, 1, -65504, 2]
+
+
 def test_all_rows_of_many_are_rounded_alike() -> None:
     row = weights((1, 20, 3, 3))
     exact = np.repeat(row, 3000, axis=0)

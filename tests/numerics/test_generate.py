@@ -700,3 +700,14 @@ def test_a_run_that_fails_for_another_reason_is_no_search_for_sizes() -> None:
         with pytest.raises(AmpError) as caught:
             drawn.fit_to(run)
         assert caught.value is error
+
+
+def test_a_table_before_a_scaler_of_scikit_learn() -> None:
+    means, deviations = np.array([9.0, 7000.0, 1e-5]), np.array([1.0, 500.0, 1e-6])
+    scaler = helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=means, scale=1 / deviations)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([scaler], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    drawn = load_samples(model, None, count=1)
+    (one,) = drawn
+    assert (np.abs(one["x"] - means) < 6 * deviations).all()

@@ -168,6 +168,25 @@ def test_attributes_that_carry_a_type() -> None:
     np.testing.assert_array_equal(got["e"], (np.array([3, -5]) * np.float16(0.1)).astype(np.float16))
 
 
+def test_attributes_that_no_runtime_is_asked_about() -> None:
+    """A type number of an operator that only newer runtimes have, a type, and several tensors."""
+    model = parse("g (float16[1, 2, 4, 8] q) => (float16[1, 2, 4, 8] y) { y = Attention (q, q, q) }", opset=23)
+    half = numpy_helper.from_array(np.array([0.1], np.float16), "half")
+    whole = numpy_helper.from_array(np.array([3]), "whole")
+    model.graph.node[0].attribute.append(helper.make_attribute("softmax_precision", TensorProto.FLOAT16))
+    kind = helper.make_tensor_type_proto(TensorProto.FLOAT16, [2])
+    model.graph.node.append(helper.make_node("Optional", [], ["o"], type=kind))
+    model.graph.node.append(helper.make_node("Several", [], ["s"], domain="my", values=[half, whole]))
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    strict = strict_model(model)
+    found = {a.name: helper.get_attribute_value(a) for node in strict.graph.node for a in node.attribute}
+    assert found["softmax_precision"] == TensorProto.FLOAT
+    assert found["type"] == helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    low, kept = found["values"]
+    assert numpy_helper.to_array(low) == np.float32(np.float16(0.1)) and low.data_type == TensorProto.FLOAT
+    assert kept == whole
+
+
 def test_types_that_follow() -> None:
     model = parse("""g (float16[2, 4] x, float16[4] w) => (float16[2, 4] y, float[2, 1] m, float16[3] r) {
         y, m = LayerNormalization (x, w)

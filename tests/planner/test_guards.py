@@ -17,10 +17,12 @@ from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.traits import traits
 from ampgraph.planner.facts.squares import Squares
+from ampgraph.planner.rules.cancelling import TERMS
 from ampgraph.planner.rules.rule import Findings
 from near import difference
 from onnx_text import parse
-from planner.guard_cases import CASES, HOLDING, LOWEST, Case
+from planner.guard_cases import CASES, HIDDEN, HOLDING, IN_OUT, LOWEST, MOMENTS, POOL, SQUARED, Case
+from planner.guard_cases import WINDOW as TABLES
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
@@ -64,6 +66,44 @@ def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pyte
     without(monkeypatch, case.guard)
     reference, result = float32_and_low(model_of_case(case), case.feeds, level, dtype=dtype)
     assert agree(case, reference, result) != ""
+
+
+OTHER = "j = Relu (i)"
+NOT_CANCELLING = {
+    "the mean of another's squares": f"{MOMENTS}  {OTHER}  q = Mul (j, j)  e = AveragePool {POOL} (q)"
+    f"  m = AveragePool {POOL} (i)  p = Mul (m, m)  y = Sub (e, p)",
+    "a mean times a stored number": f"{MOMENTS}  q = Mul (i, i)  e = AveragePool {POOL} (q)  m = AveragePool {POOL} (i)"
+    "  p = Mul (m, two)  y = Sub (e, p)",
+    "squares that are not summed": f"{MOMENTS}  q = Mul (i, i)  m = ReduceMean <axes = [2]> (i)  p = Mul (m, m)"
+    "  y = Sub (q, p)",
+    "a square that is of no mean": f"{MOMENTS}  q = Mul (i, i)  e = ReduceMean <axes = [2]> (q)  y = Sub (e, q)",
+    "a product and another's squares": f"{HIDDEN}  {SQUARED.replace('(x, x)', '(h, h)')}  c = MatMul (x, codes)"
+    "  y = Sub (n, c)",
+    "squares alone": f"{HIDDEN}  {SQUARED}  u = Relu (h)  r = Mul (u, u)  k = ReduceSum <keepdims = 1> (r, axis)"
+    "  y = Sub (n, k)",
+    "a product alone": f"{HIDDEN}  c = MatMul (h, codes)  t = Mul (c, two)  y = Sub (t, c)",
+    "a sum less a number": f"{HIDDEN}  k = Sigmoid (h)  m = MatMul (k, w)  q = Mul (m, k)"
+    "  s = ReduceSum <keepdims = 1> (q, axis)  y = Sub (s, two)",
+    "a form that is not summed": f"{HIDDEN}  k = Sigmoid (h)  m = MatMul (k, w)  q = Mul (m, k)  y = Sub (two, q)",
+    "a number less squares of no product": f"{HIDDEN}  k = Sigmoid (h)  q = Mul (k, k)"
+    "  s = ReduceSum <keepdims = 1> (q, axis)  y = Sub (two, s)",
+}
+
+
+@pytest.mark.parametrize("name", NOT_CANCELLING)
+def test_what_takes_no_small_result_of_large_sums(name: str) -> None:
+    model = parse(f"g (float[8,16] x) => (float y) {{ {NOT_CANCELLING[name]} }}", known=TABLES)
+    assert "cancelling" not in topics(ampgraph.plan(model, "O2"))
+
+
+@pytest.mark.parametrize("more", [TERMS - 4, TERMS - 3])
+def test_a_squared_distance_is_seen_through_a_number_of_terms(more: int) -> None:
+    """Behind the last Add are a Sub, a product, a sum and its squares: 4 operators, and the other Adds."""
+    adds = "  ".join(f"v{n + 1} = Add (v{n}, norms)" for n in range(more))
+    body = f"{SQUARED}  c = MatMul (x, codes)  v0 = Sub (n, c)  {adds}  y = Relu (v{more})"
+    plan = ampgraph.plan(parse(f"g {IN_OUT} {{ {body} }}", known=TABLES), "O2")
+    held = [decision for decision in plan.decisions if decision.why.rule == "cancelling"]
+    assert [decision.kind for decision in held].count("Add") == TERMS - 4
 
 
 def test_whole_numbers_that_add_up_exactly_stay_low() -> None:

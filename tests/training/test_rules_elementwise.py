@@ -167,6 +167,13 @@ def test_tanh_gelu_far_out():
     assert gradients(model, {"x": x}, ["x"], np.ones(4, np.float32))["x"].tolist() == [0, 0, 1, 1]
 
 
+def test_softsign_far_out():
+    """Where the square of the denominator is beyond float32, and the gradient is not 0."""
+    x = np.array([-2e19, 0, 2e19], np.float32)
+    found = gradients(network("y = Softsign (x)", {"x": x}, rank=1), {"x": x}, ["x"], np.full(3, 1e19, np.float32))
+    np.testing.assert_allclose(found["x"], [2.5e-20, 1e19, 2.5e-20], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("low", "high"), [(-0.5, 0.3), (0.5, -0.2)])
 def test_bounds_have_gradients(low, high):
     """torch.clamp takes no shapes of bounds that ONNX allows."""

@@ -403,6 +403,14 @@ def test_not_where_bytes_cost_more_or_sizes_are_not_known(monkeypatch):
     assert norms(streamed()) == 8 and norms(streamed(2)) == 4
 
 
+@pytest.mark.parametrize(("longest", "count"), [(4 * 2 * 4 * WIDTH, 5), (4 * 2 * 4 * WIDTH - 1, 8)])
+def test_norms_of_more_numbers_than_the_longest_all_stay_as_they_are(longest, count, monkeypatch):
+    """The data of the four are of 2 x 4 x WIDTH numbers each."""
+    limited = norms_together.run_norms_together
+    monkeypatch.setattr(gradient_graph, "run_norms_together", lambda graph, _: limited(graph, longest))
+    assert norms(streamed(4, level="O0")) == count
+
+
 LAST = "n7 = LayerNormalization (f7, ones)"
 OTHERS = [
     ((WIDTH,), LAST),

@@ -430,6 +430,11 @@ def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[O
     """Generated inputs: the first reader that scales a value and shifts it by stored numbers, as (reader, factor,
     term): it makes ``factor * value + term``. None where no reader does."""
     for op in flow.readers(value):
+        if op.kind == "ai.onnx.ml::Scaler":  # (x - offset) * scale
+            given = (flow.attribute(op, name) for name in ("scale", "offset"))
+            gain, means = (np.asarray(() if numbers is None else numbers, np.float64) for numbers in given)
+            if len(shape) and gain.shape == means.shape and gain.size in (1, shape[-1]):
+                return op, gain, -means * gain
         if has(op.role, "stored_statistics") and op.inputs[0] == value:
             channels = (-1, *(1,) * (len(shape) - 2))
             rows = [_fitting_numbers(flow, v, shape, channels) for v in op.inputs[3:5]]

@@ -240,7 +240,8 @@ class References:
         self._outputs.append({name: self._store_output(value) for name, value in outputs.items()})
 
     def _store_output(self, value: Any) -> Any:
-        """Stores an output of the reference; gives it back as held: in memory, beyond `IN_MEMORY` bytes in a file."""
+        """Stores an output of the reference, an array or a list of such (a sequence); gives it back as held: in memory,
+        beyond `IN_MEMORY` bytes of all outputs in a file. None and texts are given back as they are."""
         if isinstance(value, list):
             return [self._store_output(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:

@@ -175,7 +175,8 @@ class PromotedTypes(ForwardTypes):
         return ranked[max(ranked)] if ranked else []
 
     def rank(self, op: Op, value: Value) -> int:
-        """By a framework's promotion: 2 for a tensor with dimensions, 1 for one without, 0 for a number."""
+        """By a framework's promotion: 2 for a tensor with dimensions or of unknown shape, 1 for one without dimensions,
+        0 for a number. Operands of the highest alone decide the type."""
         if self.is_number(op, value):
             return 0
         return 1 if self.flow.shape(value.id) == () else 2

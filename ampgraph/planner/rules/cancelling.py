@@ -17,7 +17,7 @@ from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
 STEPS = 8  # operators looked back for a mean
-TERMS = 64  # operators of a sum of products that are looked at
+TERMS = 64  # operators of a sum of products that are looked at, itself among them
 Path = Mapping[int, Op]
 """Operators by number."""
 
@@ -150,8 +150,8 @@ class Cancelling:
         return [*terms, *weighed, *between.values()] if to_squared else []
 
     def _terms(self, op: Op) -> list[Op]:
-        """For a difference that cancels: a sum and the operators that make its terms: sums, multiples and moves, back
-        to products and squares, with these; at most `TERMS` are looked at."""
+        """For a difference that cancels: the sum ``op``, and what makes its terms: sums, multiples and moves, back to
+        products and squares, with these. Of the first `TERMS` operators that a walk back from ``op`` meets."""
 
         def further(before: Op) -> list[int]:
             if before.id in self.squares or self._has(before, "products"):

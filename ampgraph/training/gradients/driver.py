@@ -100,7 +100,8 @@ class _Differentiation:
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         """Goes back through one node by its gradient rule, from the gradients of its outputs; those of its inputs are
-        pending until all their readers were visited. Raises AmpError AMP210 without a rule, AMP212 without a shape."""
+        pending until all their readers were visited. Raises AmpError AMP210 without a rule, for a form that the rule
+        does not take, or where it gives nothing for an input that needs a gradient; AMP212 for an unknown shape."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):
@@ -112,6 +113,7 @@ class _Differentiation:
             raise _no_rule_error(node, f"no gradient rule for {kind_of(node)}")
         self.builder.scope = node.name or node.op_type
         try:
+            # why the node itself is float32, at every level or where norms are, else "": its gradients follow it
             held, kept = (node.meta.get(key, "") for key in (HELD, KEPT))
             with self.builder.float32(held), self.builder.float32_as_norms(kept):
                 made = rule(self.builder, node, gradients)

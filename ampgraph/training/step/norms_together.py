@@ -20,8 +20,9 @@ Value = ir.Value
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """In a step's gradients: has one node compute the norms of each kind and shape, at most ``longest`` numbers
-    together, where the launches saved are worth the bytes moved. The results are the same to the bit."""
+    """In a step's gradients: has one node compute the norms of each kind and shape, where the launches saved are worth
+    the bytes moved; norms whose data have more than ``longest`` numbers in all stay as they are. The results are the
+    same to the bit."""
     alike: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in graph:
         key = _alike_key(node)

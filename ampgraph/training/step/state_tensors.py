@@ -38,7 +38,8 @@ class StateTensor:
 
 class StateBuilder:
     """Adds state to a training step's graph (`add`, `adopt`), and outputs of its next values (`commit`, once for each
-    state that changes)."""
+    state that changes). ``builder`` adds the nodes; it is replaced where those of the gradients end and the update's
+    begin."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder

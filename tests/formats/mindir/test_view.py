@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ampgraph.core.dataflow import NONE, Dataflow, Op
 from ampgraph.core.errors import AmpError
-from ampgraph.formats.mindir import view
-from formats.mindir.files import fixed, flow_of, names, op_of, units
+from ampgraph.core.graph import Stored
+from ampgraph.formats.mindir import schema, view
+from formats.mindir.files import fill, fixed, flow_of, names, op_of, units
 from formats.mindir.parse import convert, dump, graph_of, parse
 
 NORM = """
@@ -59,6 +61,27 @@ def test_slots_units_and_several_outputs() -> None:
     op = op_of(flow, "NobodyKnowsThis")
     assert flow.unknown_kinds == {"NobodyKnowsThis"} and op.role == "mindspore::NobodyKnowsThis"
     assert {flow.units[u].fixed for u in op.slots.values()} == {"no schema is known for NobodyKnowsThis"}
+
+
+def test_the_census_counts_parameters_and_tensors_in_constants() -> None:
+    """Of tuples too; a number in a Constant is no tensor."""
+    model = parse("""
+        main(x: f32[2,4])
+          parameter g: f32[4]
+          lg = Load(g, state)
+          a = Mul(x, lg)
+          b = Add(a, f32[4])
+          c = Mul(b, 2.0)
+          d = Cast(c, f16)
+          return d
+    """)
+    held = model.graph.node.add(name="pair", output=["pair"], op_type="Constant").attribute.add(name="value")
+    held.type = schema.TUPLE
+    for numbers in np.zeros(3, np.float16), np.zeros(5, np.int32):
+        fill(held.values.add(type=schema.TENSORS).tensors.add(), numbers)
+    census = graph_of(model).census()
+    assert (census.nodes, census.casts) == (5, 1)
+    assert census.weights == {"float16": Stored(1, 6), "float32": Stored(2, 32), "int32": Stored(1, 20)}
 
 
 def test_tuples_and_order() -> None:

@@ -35,8 +35,9 @@ def _noop_with_empty_axes(node: ir.Node) -> int:
 
 
 def _restore_axes(b: Builder, node: ir.Node, value: Value) -> Value:
-    """Gradient of a reduction: a value of the shape of the node's result with the reduced axes put back, of size 1, so
-    that it broadcasts against the operand."""
+    """Gradient of a reduction: a value of the shape of the node's result, so that it broadcasts against the operand:
+    with the reduced axes put back, of size 1; as it is where the result keeps them, and where the node names no axes:
+    then it is a scalar, or nothing is reduced."""
     axes = _reduced_axes(b, node)
     if int(attribute(node, "keepdims", 1)) or axes is None:
         return value
