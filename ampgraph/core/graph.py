@@ -190,7 +190,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def supersede(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape."""
+        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape;
+        handles of ``old`` mean ``value`` from now on."""
         ...
 
     def move(self, op: Op, behind: Op) -> None:
