@@ -150,7 +150,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def rename(self, value: Value, ending: str) -> None:
-        """Renames a value that holds other numbers than before: to its old name, "_" and ``ending``, made unique."""
+        """Renames a value that holds other numbers than before: to its old name, "_" and ``ending``, made unique. The
+        `Value` of the dataflow keeps its old name. Not for an output of the graph, which goes by its name."""
         ...
 
     def replace(
@@ -189,7 +190,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def supersede(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape."""
+        """Has all readers of ``old``, graph outputs too, read ``value``, which takes over its name, type and shape;
+        handles of ``old`` mean ``value`` from now on."""
         ...
 
     def move(self, op: Op, behind: Op) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.json_types import JsonObject
@@ -11,7 +12,17 @@ from ..core.shown import Data, with_old_names
 from ..oplists.traits import has
 
 SHOWN = 5  # of the changed ones
-Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
+
+
+class Signature(NamedTuple):
+    """What two models must have alike of a quantized part. ``sources``: of each operand, the kind of what makes it
+    ("stored" for nothing) and its type; ``results``: types of the results that are not float32, which a conversion
+    would change; ``readers``: kinds of those that read the results, sorted."""
+
+    kind: str
+    sources: tuple[str, ...]
+    results: tuple[str, ...]
+    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,11 +85,11 @@ def _first_output_name(flow: Dataflow, op: Op) -> str:
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """What two models must have alike of a quantized part: see `Signature`; low types are among the readers."""
+    """What two models must have alike of a quantized part."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))
     results = [v for v in op.outputs if v != NONE]
-    low = tuple(flow.values[v].dtype for v in results if flow.values[v].dtype != FLOAT32)
+    types = tuple(flow.values[v].dtype for v in results if flow.values[v].dtype != FLOAT32)
     readers = sorted(flow.ops[use.op].kind for v in results for use in flow.uses[v] if use.op != NONE)
-    return op.kind, sources, (*low, *readers)
+    return Signature(op.kind, sources, types, tuple(readers))

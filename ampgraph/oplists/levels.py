@@ -36,6 +36,12 @@ class Level:
         """What this level of the lists does with a class: ``low``, ``float32`` or ``cut``."""
         return str(getattr(self, cls))
 
+    @property
+    def lowers_everything(self) -> bool:
+        """Whether this level of the lists lowers even what others keep in float32 (class `fp32`), as O3 does; then
+        nothing is float32 for the sake of a faster kernel either."""
+        return self.fp32 == "low"
+
     def trusts_kernels(self, cls: str) -> bool:
         """Of a level in the lists: whether a float32 class leaves kernels that keep float32 inside to the cut."""
         return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of_class(cls) == "float32"

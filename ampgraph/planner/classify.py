@@ -92,7 +92,7 @@ def _ties_and_holds(facts: Facts, masked: Iterable[MaskedRows]) -> list[Tie | Ho
                 first += [Tie(units) for units in (*together, _declared_units(facts, op)) if len(units) > 1]
             if op.kind in broken:
                 first += broken[op.kind](op)
-            held = op.held or (op.kept if facts.options.level.fp32 != "low" else "")
+            held = op.held or ("" if facts.options.level.lowers_everything else op.kept)
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
     return first

@@ -123,8 +123,12 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
 
 
 def _by_kernels(flow: Dataflow, options: Options, region: Region, decided: tuple[int, Why]) -> tuple[int, Why]:
-    """Decision on a region: (side, why), by the kernels that the target makes of it, else ``decided``, the level's."""
-    if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
+    """Decision on a region: (side, why), by the kernels that the target makes of it, else ``decided``, the level's.
+
+    Of these steps the last one that applies decides: float32 where only that is one kernel (not at a level that lowers
+    everything); float32 where the low kernel would add another epsilon; free, so left to the cut, where the target has
+    one kernel that takes low values and keeps float32 inside, and `is_trusted` says that it may be that."""
+    if decided[0] != HIGH and not options.level.lowers_everything and fused_when_wide(flow, options, region):
         text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
         decided = HIGH, Why("region", text)
     mistake = mistaken_epsilon(options, region) if decided[0] != HIGH else ""

@@ -68,6 +68,8 @@ MEANING_OF = {
 """The same for rules whose reasons name what they are about ({about})."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
 """Topics of notes on nodes that are float32, which the rows of a summary count already."""
+MEASURED = frozenset({"samples", "range"})
+"""Topics of notes that `_range_rows` shows, so that the rows on notes leave them out."""
 
 HELP = "`ampgraph help WORD` explains the words here"
 DRY_RUN = "not written (dry run)"
@@ -595,13 +597,14 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
 
 def _notes_in_short(summary: Summary, most: int, advice: bool = True) -> Rows:
     """The summary's rows on notes in short: the first note of each topic, and how many more there are; ``most`` rows at
-    most, the last of which counts topics that are left. Notes on nodes that the rows on float32 count are left out, and
-    without ``advice`` those that only say what another option would gain."""
+    most (1 or more), the last of which counts topics that are left. Left out are topics that are `MEASURED`, notes on
+    nodes that the rows on float32 count, and without ``advice`` those that only say what another option would gain."""
+    # a policy's name is the rule of all its nodes and the topic of its notes, which say what the float32 rows do not
     rules = {held.rule for held in summary.float32} - {summary.policy}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
     left = [note for note in left if advice or not note["advice"]]
     rows = []
-    for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
+    for topic, count in Counter(note["topic"] for note in left if note["topic"] not in MEASURED).items():
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
         more = f" (and {count - 1:,} more such notes: --verbose)" if count > 1 else ""
@@ -628,7 +631,7 @@ def _note_rows(summary: Summary) -> Rows:
     """The summary's rows on notes, by topic, with examples of each; topics of other rows are left out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
-        if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
+        if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in MEASURED:
             where = f"{note['where']}: " if note["where"] else ""
             topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
     return [

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,20 +26,10 @@ from ..core.installing import pip_install
 from ..core.low_types import numpy_type
 from ..formats.mindir import io as mindir_io
 from ..formats.mindir.schema import ELEMENT_TYPES, TENSOR, TENSORS
-from .ports import Port, check_feeds, names_of_outputs
+from .ports import Port, Tensor, check_feeds, names_of_outputs
 
 UNKNOWN_RANK = (-2,)  # how MindSpore writes a shape of which nothing is known
 TENSOR_KINDS = (TENSOR, TENSORS)
-
-
-class Tensor(Protocol):
-    """What a session of MindSpore takes and gives: its tensor, on the host or on a device."""
-
-    @property
-    def dtype(self) -> object: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def asnumpy(self) -> Array: ...
 
 
 @dataclass(frozen=True)

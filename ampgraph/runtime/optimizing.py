@@ -76,7 +76,8 @@ def _optimise_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
     """Has ONNX Runtime optimise a graph in a child process: the file in ``scratch`` to which it wrote the graph, the
-    runtime's name and version, and what it logged. Raises as `optimized`."""
+    runtime's name and version, and what it logged. ``proto``: its nodes have names, by which the log knows them, and
+    its external data lie in ``folder`` ("" for none), as `with_named_nodes` gives both. Raises as `optimized`."""
     if proto.ByteSize() > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     given, made = scratch / "model.onnx", scratch / "optimized.onnx"

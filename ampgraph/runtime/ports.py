@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Feeds, Result
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
 from ..core.low_types import numpy_type
 from ..core.runnable import Declared
@@ -42,6 +42,16 @@ class Port:
         pairs = zip(shape, self.shape, strict=False)
         fixed = all(declared == given for given, declared in pairs if isinstance(declared, int))
         return fixed and len(shape) == len(self.shape)
+
+
+class Tensor(Protocol):
+    """What a session of MindSpore takes and gives: its tensor, on the host or on a device."""
+
+    @property
+    def dtype(self) -> object: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def asnumpy(self) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ def _fitting_array(port: Port, value: Any) -> Any:
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     try:
-        fed = value if hasattr(value, "asnumpy") else np.asarray(value, order="C")
+        fed: Array | Tensor = value if hasattr(value, "asnumpy") else np.asarray(value, order="C")
     except ValueError as error:
         message = f"the value of input '{port.name}' is not an array: {first_line(error)}"
         raise AmpError("AMP503", message, hint=f"feed {port}") from None

@@ -18,7 +18,9 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 
 import ampgraph
+from ampgraph.cli import train
 from ampgraph.cli.app import app
+from ampgraph.cli.terminal import Interrupted
 from ampgraph.training.run import step_inputs
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
@@ -375,3 +377,16 @@ def test_no_average_to_export(option_made):
     assert option_run("train step.onnx --data train.npz --epochs 1 --batch-size 16 --checkpoint run")[0] == 0
     code, _, err = option_run("export-weights step.onnx run --ema -o average.onnx")
     assert code == 2 and "keeps no running average" in err and "--ema 0.999" in err
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
+@pytest.mark.parametrize("kept", [None, "nothing", "a checkpoint"])
+def test_an_interrupt_names_the_checkpoint_if_there_is_one(kept, stop, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "ignore_interrupts", lambda: None)  # of this process
+    if kept == "a checkpoint":
+        (tmp_path / FILE).touch()
+    with pytest.raises(SystemExit) as ended, train._report_checkpoint_on_interrupt(kept and str(tmp_path)):
+        raise stop
+    there = f"interrupted: the last checkpoint is {tmp_path / FILE}\nhint: go on with --resume\n"
+    none = "interrupted: there is no checkpoint (--checkpoint DIR keeps them)\n"
+    assert ended.value.code == 130 and capsys.readouterr().err == (there if kept == "a checkpoint" else none)

@@ -337,6 +337,9 @@ def test_figures_by_hand() -> None:
     assert compare_outputs(want, np.where(np.isfinite(want), want[:, ::-1], want)).same_argmax == (0, 3)
     assert compare_outputs(want, np.full_like(want, nan)).same_argmax == (0, 3)
     assert compare_outputs(np.full((2, 2), nan), np.full((2, 2), nan)).same_argmax is None
+    # over all samples, those without such rows left out
+    output = Agreement("y", [OutputDifference(0.0, 0.0, same_argmax=same) for same in ((1, 2), None, (3, 3))])
+    assert output.same_argmax == (4, 5) and Agreement("y", [OutputDifference(0.0, 0.0)]).same_argmax is None
     # quantiles and the tolerance
     output = Agreement("y", [OutputDifference(i / 100, 0.0) for i in range(1, 11)])
     assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
@@ -382,12 +385,36 @@ def test_interfaces_differ_by_float_types_alone() -> None:
         check_same_interface(Interface({}, {"y": Port("y", "float32", (1,))}), alone)
 
 
-def test_quantized_parts_that_stay_and_that_change() -> None:
-    """An operator between dequantized and quantized, by its output: changed where its operand has another type."""
-    text = """g (uint8[4] q) => (uint8[4] out) <float s = {0.1}, uint8 z = {0}> {
-        d = DequantizeLinear (q, s, z)  r = Relu (d)  out = QuantizeLinear (r, s, z) }"""
-    flows = [adapters.load(parse(each, opset=17))[0] for each in (text, text.replace("Relu (d)", "Neg (d)"))]
-    same, other = (quantized_parts(flows[0].dataflow(), flow.dataflow()) for flow in flows)
-    assert same.unchanged == (("Relu", 1),) and not same.changed and str(same) == "left as they are: 1 Relu"
-    assert not other.unchanged and str(other) == "changed: Relu r; left as they are: none"
-    assert bool(same) and not QuantizedParts((), ())
+BETWEEN = """g (uint8[4] q) => (uint8[4] out) <float s = {0.1}, uint8 z = {0}> {
+    d = DequantizeLinear (q, s, z)  r = Relu (d)  out = QuantizeLinear (r, s, z) }"""
+CASTS = BETWEEN.replace("Relu", "Cast <to: int = 1>")
+INTEGERS = "g (uint8[2,2] q) => (int32[2,2] out) { m = MatMulInteger (q, q)  out = Abs (m) }"
+CHANGED = {
+    "kind": (BETWEEN, "Relu (d)", "Neg (d)", "Relu r"),
+    "source": (BETWEEN, "r = Relu (d)", "e = Identity (d)  r = Relu (e)", "Relu r"),
+    "type of an operand": (CASTS, "float s = {0.1}", "float16 s = {11878}", "Cast r"),
+    "type of the result": (CASTS, "to: int = 1", "to: int = 10", "Cast r"),
+    "reader": (INTEGERS, "Abs", "Neg", "MatMulInteger m"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_quantized_parts_that_stay_and_that_change(what: str) -> None:
+    """Those between dequantized and quantized, and products of integers, by what they write: changed where one thing
+    of `Signature` is another."""
+    text, old, new, told = CHANGED[what]
+    assert old in text
+    first, second = (adapters.load(parse(each, opset=19))[0].dataflow() for each in (text, text.replace(old, new)))
+    same, other = quantized_parts(first, first), quantized_parts(first, second)
+    kind = told.split()[0]
+    assert same.unchanged == ((kind, 1),) and not same.changed and str(same) == f"left as they are: 1 {kind}"
+    assert not other.unchanged and str(other) == f"changed: {told}; left as they are: none"
+
+
+def test_five_changed_quantized_parts_are_named() -> None:
+    def told(count: int) -> str:
+        return str(QuantizedParts((), tuple(f"Relu r{i}" for i in range(count))))
+
+    five = "changed: Relu r0, Relu r1, Relu r2, Relu r3, Relu r4"
+    assert told(5) == f"{five}; left as they are: none" and told(6) == f"{five}, ...; left as they are: none"
+    assert not QuantizedParts((), ()) and QuantizedParts((), ("Relu r",)) and QuantizedParts((("Relu", 1),), ())

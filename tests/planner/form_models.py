@@ -14,13 +14,21 @@ CENTRED = "m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Pow (d, two)  v
 ROOT = "a = Add (v, eps)  r = Sqrt (a)"
 INVERSES = {"Reciprocal": "i = Reciprocal (r)", "1 / root": "i = Div (one, r)"}
 GELUS = {"half the sum": "h = Mul (o, half)  y = Mul (x, h)", "swapped": "h = Mul (half, o)  y = Mul (h, x)"}
+GROUPS = """g (float[1,8,6,6] f) => (float[1,8,6,6] o) {
+    r = Reshape (f, split)  n = InstanceNormalization (r, ones, zeros)  b = Reshape (n, back)
+    m = Mul (b, w)  o = Add (m, c) }"""
+GROUPED = {
+    **{"split": np.array([0, 4, -1]), "back": np.array([1, 8, 6, 6])},
+    **{"ones": np.ones(4, np.float32), "zeros": np.zeros(4, np.float32)},
+    **{name: np.ones((8, 1, 1), np.float32) for name in ("w", "c")},
+}
 FINE = {"half first": "h = Mul (x, half)  y = Mul (h, o)", "half last": "h = Mul (x, o)  y = Mul (h, half)"}
 
 
-def model(body: str, opset: int = 16) -> ModelProto:
+def model(body: str, opset: int = 16, epsilon: float = 1e-3) -> ModelProto:
     """A region between two products."""
     rng = np.random.default_rng(1)
-    numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
+    numbers = {"two": 2, "one": 1, "half": 0.5, "eps": epsilon, "root2": 1.4142135}
     stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
     stored |= {"w": rng.standard_normal((8, 8)).astype(np.float32), "g": np.linspace(0.5, 2, 8, dtype=np.float32)}
     if opset >= 18:
@@ -33,8 +41,8 @@ def gelu(end: str) -> ModelProto:
     return model(f"e = Div (x, root2)  t = Erf (e)  o = Add (t, one)  {end}")
 
 
-def rms(inverse: str) -> ModelProto:
-    return model(f"{RMS}  {inverse}  n = Mul (x, i)  y = Mul (n, g)")
+def rms(inverse: str, epsilon: float = 1e-3) -> ModelProto:
+    return model(f"{RMS}  {inverse}  n = Mul (x, i)  y = Mul (n, g)", epsilon=epsilon)
 
 
 def layer_norm(opset: int = 16) -> ModelProto:

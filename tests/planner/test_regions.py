@@ -23,6 +23,7 @@ from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_o
 from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, fused_only_patterns, region_patterns
 from near import difference
 from onnx_text import parse
+from planner.form_models import GROUPED, GROUPS
 from planner.support import casts, converted, decisions, float32_and_low, kinds
 from planner.without import without
 
@@ -417,17 +418,6 @@ MINDIR = {
     "LpNormalization": f"q: f32[64,128] = Square(a)\n  {TEXT_ROOT}\n  {OVER.format('a')}".replace(
         "ReduceMean", "ReduceSum"
     ),
-}
-
-
-GROUPS = """g (float[1,8,6,6] f) => (float[1,8,6,6] o) {
-    r = Reshape (f, split)  n = InstanceNormalization (r, ones, zeros)  b = Reshape (n, back)
-    m = Mul (b, w)  o = Add (m, c) }"""
-
-GROUPED = {
-    **{"split": np.array([0, 4, -1]), "back": np.array([1, 8, 6, 6])},
-    **{"ones": np.ones(4, np.float32), "zeros": np.zeros(4, np.float32)},
-    **{name: np.ones((8, 1, 1), np.float32) for name in ("w", "c")},
 }
 
 

@@ -539,13 +539,18 @@ OTHERWISE = {
 }
 
 
-def rewrites_of(name: str, old: str = "", new: str = "", **options: Any) -> set[str]:
-    """The names of the rewrites of an attention's plan for TensorRT, with a part of it written otherwise."""
+def attention_of(name: str, old: str = "", new: str = "") -> ModelProto:
+    """An attention that one rewrite is about, with a part of it written otherwise."""
     body = ATTENTIONS[name]
     assert old in body
     stored = {kind: array for kind, array in HELD[name].items() if kind in body}
-    model = parse(f"g {body.replace(old, new) if old else body} }}", stored, opset=20)
-    return {rewrite.name for rewrite in ampgraph.plan(model, "O2", target="tensorrt", **options).rewrites}
+    return parse(f"g {body.replace(old, new) if old else body} }}", stored, opset=20)
+
+
+def rewrites_of(name: str, old: str = "", new: str = "", **options: Any) -> set[str]:
+    """The names of the rewrites of an attention's plan for TensorRT, with a part of it written otherwise."""
+    plan = ampgraph.plan(attention_of(name, old, new), "O2", target="tensorrt", **options)
+    return {rewrite.name for rewrite in plan.rewrites}
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -562,3 +567,15 @@ def test_what_stays_before_an_attention(case: str) -> None:
 @pytest.mark.parametrize(("name", "node"), [("stored", "r"), ("early", "q"), ("across", "k"), ("groups", "e")])
 def test_what_the_user_names_stays_before_an_attention(name: str, node: str) -> None:
     assert name not in rewrites_of(name, fp32=f"value:{node}")
+
+
+def explained(name: str, node: str) -> list[tuple[str, str]]:
+    """What `explain` says of a node of an attention that a rewrite is about: (the node it looks at, its region)."""
+    found = ampgraph.explain_all(attention_of(name), node, "O2", target="tensorrt")
+    return [(one.node, one.region) for one in found]
+
+
+@pytest.mark.parametrize("node", ["k", "s"])
+def test_a_scaling_of_the_other_operand_is_explained_at_the_product(node: str) -> None:
+    said = "makes scores of which a number scales the other operand now, which further products read unscaled"
+    assert explained("across", node) == [("s", said)]

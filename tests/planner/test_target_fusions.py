@@ -17,7 +17,7 @@ from ampgraph.core.ranges import Range
 from ampgraph.numerics.strict.session import run_strict
 from needs import needs_runtime
 from onnx_text import array, parse, proto
-from planner.form_models import CENTRED, ROOT, WRITTEN_OUT, embeddings, gelu, model
+from planner.form_models import CENTRED, GROUPED, GROUPS, INVERSES, ROOT, WRITTEN_OUT, embeddings, gelu, model, rms
 from planner.support import converted, decisions, dtype_of, kinds
 from share import share
 
@@ -246,6 +246,31 @@ def test_every_order_is_written_so(cube: str, end: str) -> None:
     feeds = {"f": np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32) * 3}
     plain = converted(given, "O1", rewrite="none")
     assert np.allclose(run_strict(result, feeds)["z"], run_strict(plain, feeds)["z"], rtol=2e-3, atol=1e-5)
+
+
+def test_a_norm_whose_low_kernel_adds_another_epsilon_stays_float32() -> None:
+    """At O3, where nothing else of it would; CUDA's kernel in float16 adds 1e-5 whatever the file stores."""
+
+    def decided(epsilon: float, dtype: str = "float16", target: str = "cuda") -> tuple[str, str, str]:
+        given = rms(INVERSES["Reciprocal"], epsilon)
+        slot = ampgraph.explain(given, "n", level="O3", dtype=dtype, target=target).slots[0]
+        return slot.dtype, slot.rule, slot.reason
+
+    said = "the one kernel that cuda makes of RMSNormalization adds 1e-05 instead of an epsilon of 0.001 in float16"
+    assert decided(1e-3) == ("float32", "kernel", said)
+    for low in (decided(1e-5), decided(1.0009e-5), decided(1e-3, "bfloat16"), decided(1e-3, target="cpu")):
+        assert low[0] != "float32"
+    assert decided(1.0011e-5)[:2] == ("float32", "kernel")
+
+
+@pytest.mark.parametrize(("level", "dtype", "rule"), [("O1", "float32", "region"), ("O2", "float16", "cut")])
+def test_a_region_whose_kernel_keeps_float32_inside_is_left_to_the_cut(level: str, dtype: str, rule: str) -> None:
+    """A GroupNormalization between convolutions for TensorRT, where the level trusts such kernels."""
+    body = GROUPS.partition("{")[2].replace("(f, split)", "(x, split)").replace("}", "y = Conv (o, k) }")
+    text = f"g (float[1,8,6,6] f) => (float[1,8,6,6] y) {{ x = Conv (f, k) {body}"
+    given = parse(text, {**GROUPED, "k": np.ones((8, 8, 1, 1), np.float32)})
+    slot = ampgraph.explain(given, "o", level=level, target="tensorrt").slots[0]
+    assert (slot.dtype, slot.rule) == (dtype, rule)
 
 
 ELSEWHERE = [("O3", {}), ("O2", {"target": "tensorrt"}), ("O2", {"dtype": "float16"})]

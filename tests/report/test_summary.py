@@ -15,7 +15,17 @@ from ampgraph.core.graph import Stored
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.report.estimate import UNKNOWN, DeviceSpeed, Speed
 from ampgraph.report.lines import shortened
-from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Rewritten, SaidNote, Summary, next_step
+from ampgraph.report.summary import (
+    LONGEST,
+    MOST,
+    Pinned,
+    Products,
+    Rewritten,
+    SaidNote,
+    Summary,
+    _notes_in_short,
+    next_step,
+)
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -180,3 +190,44 @@ def test_a_name_may_hold_braces() -> None:
     data = [{"x": np.full((2, 4), 1e2, np.float32)}]
     found = ampgraph.convert(model, data=data, check="off", report=True)[1]
     assert any("'{h}' reaches" in held.meaning for held in found.float32)
+
+
+def noted(*notes: tuple[str, str, bool], held: tuple[str, ...] = (), policy: str = "ampgraph") -> Summary:
+    """A summary with notes (topic, where, advice), and a node in float32 by each of some rules."""
+    said = tuple(SaidNote(topic=t, where=w, text=f"read {i}", advice=a) for i, (t, w, a) in enumerate(notes))
+    pinned = tuple(Pinned(rule, "MatMul", 1, "m", "too large") for rule in held)
+    return Summary("m.onnx", "o.onnx", "O2", "float16", policy, "cuda", True, {}, 0, {},
+                   Products(0, 0, 0), 0, 0, {}, {}, float32=pinned, notes=said)  # fmt: skip
+
+
+def test_notes_that_other_rows_say_are_left_out() -> None:
+    """Those on nodes that the rows on float32 count, by a rule or a topic of `COUNTED`, and on measured ranges; but of
+    a policy's own rule, which decides every node, notes say more."""
+    every = [(topic, where, False) for topic in ("pow", "index", "samples", "range") for where in ("", "m")]
+    assert _notes_in_short(noted(*every), 9) == [
+        ("pow", "read 0 (and 1 more such notes: --verbose)"),
+        ("index", "read 2"),
+    ]
+    assert _notes_in_short(noted(*every, held=("pow",)), 9) == [("pow", "read 0"), ("index", "read 2")]
+    of_policy = noted(("mindspore", "m", False), held=("mindspore",), policy="mindspore")
+    assert _notes_in_short(of_policy, 9) == [("mindspore", "m: read 0")]
+
+
+def test_topics_of_notes_beyond_the_room_are_counted() -> None:
+    three = noted(*((f"topic{i}", "", False) for i in range(3)))
+    rows = [(f"topic{i}", f"read {i}") for i in range(3)]
+    assert _notes_in_short(three, 3) == rows
+    assert _notes_in_short(three, 2) == [rows[0], ("notes", "of 2 more topics: --verbose lists them")]
+    assert _notes_in_short(three, 1) == [("notes", "of 3 more topics: --verbose lists them")]
+
+
+def test_advice_goes_first_where_there_is_no_room() -> None:
+    advice, other = ("gain", "", True), ("loss", "", False)
+    assert _notes_in_short(noted(advice, other), 9, advice=False) == [("loss", "read 1")]
+
+    def said(rules: int) -> tuple[int, list[str]]:
+        lines = noted(advice, other, held=tuple(f"rule{i}" for i in range(rules))).lines()
+        return len(lines), [line.split()[0] for line in lines if line.startswith(("gain", "loss"))]
+
+    fewest = next(count for count in range(1, MOST) if said(count)[0] == MOST)
+    assert said(fewest) == (MOST, ["gain", "loss"]) and said(fewest + 1) == said(MOST) == (MOST, ["loss"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,11 @@ import ampgraph
 from ampgraph.api.run import open_session
 from ampgraph.core.errors import AmpError
 from ampgraph.report.fusions import TargetGraph, fused_operators
-from ampgraph.runtime import devices
+from ampgraph.runtime import devices, optimizing
 from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession, as_numpy, device_value, refusal_error, stop_error
 from ampgraph.runtime.optimized import name_nodes, placements, read_optimized
-from ampgraph.runtime.optimizing import NotOptimized, optimized
+from ampgraph.runtime.optimizing import NotOptimized, fuse_for, optimized, with_named_nodes
 from ampgraph.runtime.ports import Port, Session, check_feeds
 from cli_helpers import MODELS
 from onnx_text import parse, proto
@@ -433,6 +434,52 @@ def script(path: Path, text: str) -> str:
 def test_a_runtime_that_dies_is_told_in_words(norm, tmp_path):
     with pytest.raises(NotOptimized, match="dies of it while it loads: Segmentation fault"):
         optimized(norm, python=script(tmp_path / "python", "kill -SEGV $$"))
+
+
+def answering(path: Path, **told: Any) -> str:
+    """A Python that answers this to whatever it is asked."""
+    return script(path / "python", f"echo '{json.dumps(told)}'")
+
+
+def test_a_provider_that_the_session_does_not_have_cannot_start(norm, tmp_path):
+    told = {"runtime": "1.0", "available": ["OneProvider", "CPUExecutionProvider"]}
+    python = answering(tmp_path, **told, providers=["CPUExecutionProvider"])
+    with pytest.raises(NotOptimized, match=r"^ONNX Runtime 1\.0 cannot start OneProvider here$") as caught:
+        optimized(norm, "OneProvider", python=python)
+    assert caught.value.elsewhere
+
+
+@pytest.mark.parametrize(("provider", "elsewhere"), [("OneProvider", False), ("OtherProvider", True)])
+def test_the_environment_is_at_fault_where_it_has_no_such_provider(norm, tmp_path, provider, elsewhere):
+    python = answering(tmp_path, runtime="1.0", available=["OneProvider"], error="no")
+    with pytest.raises(NotOptimized, match=r"^ONNX Runtime 1\.0: no$") as caught:
+        optimized(norm, provider, python=python)
+    assert caught.value.elsewhere is elsewhere
+
+
+def test_what_protobuf_cannot_write_in_one_piece_is_refused(norm, monkeypatch):
+    size = with_named_nodes(norm, "")[0].ByteSize()
+    monkeypatch.setattr(optimizing, "SIZE_LIMIT", size - 1)
+    with pytest.raises(NotOptimized, match="over 2 GB in one piece") as caught:
+        optimized(norm, "CPUExecutionProvider")
+    assert not caught.value.elsewhere
+    monkeypatch.setattr(optimizing, "SIZE_LIMIT", size)
+    with pytest.raises(AmpError, match="AMP508"):  # it was asked
+        optimized(norm, python=str(norm.parent / "nothing"))
+
+
+def test_a_session_that_takes_too_long_is_told_in_words(norm, tmp_path, monkeypatch):
+    monkeypatch.setattr(optimizing, "SECONDS", 0.05)
+    with pytest.raises(NotOptimized, match=r"^no session was made within 0\.05 seconds$"):
+        optimized(norm, python=script(tmp_path / "python", "exec sleep 60"))
+
+
+def test_an_environment_without_the_optimizer_is_at_fault(tmp_path):
+    python = answering(tmp_path, error="sympy is not installed")
+    with pytest.raises(NotOptimized, match="^the transformers optimizer cannot be used: sympy is not") as caught:
+        fuse_for(tmp_path / "m.onnx", tmp_path, ["bert"], python=python)
+    assert caught.value.elsewhere
+    assert fuse_for(tmp_path, tmp_path, ["bert"], python=answering(tmp_path, made=["bert"])) == [tmp_path / "bert.onnx"]
 
 
 @pytest.mark.parametrize(

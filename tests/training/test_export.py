@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from typing import Any
@@ -141,6 +142,7 @@ def test_what_was_written_is_returned(tmp_path, capfd):
     assert (made.path, made.inputs, made.parameters) == (str(tmp_path / "x.onnx"), ["input"], ["weight", "bias"])
     step = ampgraph.build_training_step(made, loss="mse", optimizer="sgd")
     assert step.parameters == made.parameters and len(made.outputs) == 1
+    assert str(made) == os.fspath(made) == made.path
     assert capfd.readouterr() == ("", "") and logging.root.manager.disable == 0
 
 

@@ -186,7 +186,8 @@ def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
 
 class _GradientOwners:
     """Finds for each gradient operator of a MindIR step the forward operator that it belongs to. Gradients are looked
-    at in the order of the file, as each needs what was noted of those that it reads."""
+    at in the order of the file, as each needs what was noted of those that it reads. Every operator outside of the
+    network must have its ``Op.held`` before this is made, as `mark_step` sees to."""
 
     def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
@@ -207,7 +208,7 @@ class _GradientOwners:
 
     def follow(self) -> None:
         """Notes ``Op.follows`` (the forward operator) of gradient operators in a MindIR step, and ``Op.adds_for`` (the
-        forward value) of additions, where they are found. ``Op.held`` must be set outside."""
+        forward value) of additions, where they are found."""
         for op in self.backward:
             for source in op.inputs:
                 self._seed(source)

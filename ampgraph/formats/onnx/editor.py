@@ -242,7 +242,7 @@ class OnnxEditor(Readers):
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
         graph.insert_after(last, new)
-        self.supersede_native(old, result)
+        self.supersede_native(result, old)
         operands = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(operands):
@@ -336,9 +336,10 @@ class OnnxGraphEditor(OnnxEditor):
         self.value(value).shape = ir.Shape([None] * dimensions)
 
     def supersede(self, value: Value, old: Value) -> None:
-        """Has all readers of ``old`` in an ONNX model read ``value``, which takes over its name, type and shape."""
+        """Has all readers of ``old`` in an ONNX model, graph outputs too, read ``value``, which takes over its name,
+        type and shape; handles of ``old`` mean ``value`` from now on."""
         self._edited = True
-        self.supersede_native(self.value(old), self.value(value))
+        self.supersede_native(self.value(value), self.value(old))
 
     def move(self, op: Op, behind: Op) -> None:
         """Puts an ONNX operator right behind another of its scope; it must stand in front of its readers still."""

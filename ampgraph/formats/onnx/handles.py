@@ -134,12 +134,12 @@ class Handles:
             native = self._instead[native]
         return native
 
-    def supersede_native(self, old: ir.Value, new: ir.Value) -> None:
-        """Has all readers of the onnx_ir value ``old`` read ``new``, outputs of graphs too; ``new`` takes over its
-        name, type and shape, and handles of ``old`` mean ``new`` from now on."""
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
-        self._instead[old] = new
+    def supersede_native(self, value: ir.Value, old: ir.Value) -> None:
+        """Has all readers of the onnx_ir value ``old``, outputs of graphs too, read ``value``, which takes over its
+        name, type and shape; handles of ``old`` mean ``value`` from now on."""
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+        value.type, value.shape, value.name, old.name = old.type, old.shape, old.name, None
+        self._instead[old] = value
 
     def node(self, op: Op) -> ir.Node:
         """The onnx_ir node of an operator, in the function copy that its scope uses."""

@@ -323,7 +323,8 @@ class Agreement(Spread):
 
     @property
     def same_argmax(self) -> tuple[int, int] | None:
-        """Rows of an output whose largest element is at the same place on both sides, of how many."""
+        """Over all samples: rows of an output whose largest element is at the same place on both sides, of how many;
+        None where no sample has such rows."""
         known = [part.same_argmax for part in self.parts if part.same_argmax is not None]
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 

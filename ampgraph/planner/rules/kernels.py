@@ -31,7 +31,7 @@ def broken_kernels(facts: Facts) -> Mapping[str, Callable[[Op], Iterator[Hold]]]
             yield from _holds_before_cast(facts, op)
         if broken is not None:
             yield from (_hold_op(op, f"{fault}: {broken.reasons[options.dtype]}") for fault in faults)
-            if options.level.fp32 != "low" and broken.mask_below and facts.masks.broken_number(op):
+            if not options.level.lowers_everything and broken.mask_below and facts.masks.broken_number(op):
                 yield from _holds_before_mask(facts, op)
 
     kernels = options.kernels

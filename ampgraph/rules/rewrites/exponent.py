@@ -286,7 +286,7 @@ class _Growth:
         """In the scaled group: whether every operator around the ``new`` values can be written with all ``exponents``,
         loses nothing in low numbers, and is named by no pattern of the user's. Where norms are low (O3) the new
         exponents have to be one: another one is of a square inside a norm, which is low there."""
-        named, low_norms = named_ops(self.known), self.known.options.level.fp32 == "low"
+        named, low_norms = named_ops(self.known), self.known.options.level.lowers_everything
         smallest = min(e for e in new.values() if e > 0)
         if any(not self._is_inner(v) for v in new) or (low_norms and len({*new.values()}) > 1):
             return False

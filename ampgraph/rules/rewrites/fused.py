@@ -256,7 +256,7 @@ def _is_other_form_better(known: Known, region: Region) -> bool:
     if any(v in float32 for op in region.ops for v in (*op.inputs, *op.outputs)):
         return True
     if is_split(flow, options, region):
-        return options.level.fp32 != "low"
+        return not options.level.lowers_everything
     return all(flow.scalar(v) != CUBE for op in region.ops for v in op.inputs if v != NONE)
 
 

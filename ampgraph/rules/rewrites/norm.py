@@ -109,7 +109,7 @@ def _is_worth_it(known: Known, region: Region) -> bool:
         return True
     inside = trusted and region.kind in options.kernels.float32_inside
     takes_low = options.kernels.admits(region.kind, region.since, "T", options.dtype) is not False
-    return takes_low and (inside or options.level.fp32 == "low")
+    return takes_low and (inside or options.level.lowers_everything)
 
 
 def _can_be_replaced(known: Known, region: Region, axis: int) -> bool:

@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.names import FreshNames
 from ampgraph.formats.mindir import view
+from ampgraph.formats.mindir.editor import Body
+from ampgraph.formats.mindir.view import OperandPlace
 from ampgraph.rules.rewrites.norm import Norm
 from formats.mindir.checker import faults, interface
 from formats.mindir.parse import convert, data, dump, followed, graph_of, parse, plan_of
@@ -175,6 +178,23 @@ def test_a_value_that_changed_its_name_is_still_found() -> None:
     ]
     assert lines[4:] == ["  %4: f32[4,4] = Exp(%3)", "  return %2"]
     assert graph.file.model.graph.output[0].name == "main:a"
+
+
+def test_a_place_tells_the_first_name_of_what_stands_there() -> None:
+    """When another value is the output, ReLU's result makes room for its name, and is known by its first one still."""
+    model = parse("""
+        main(x: f32[4,4])
+          a = ReLU(x)
+          b = Exp(a)
+          c = Log(b)
+          return a
+    """)
+    body = Body(model.graph, FreshNames(view.all_names(model)))
+    end, operand = OperandPlace(None, 0), OperandPlace(body.nodes[1], 0)
+    body.give(end, "main:c")
+    assert list(body.nodes[1].input) == ["main:a_amp"] == [body.present_name("main:a")]
+    assert (body.first_name_at(operand), body.first_name_at(end)) == ("main:a", "main:c")
+    assert body.first_name_at(OperandPlace(body.nodes[0], 0)) == "main:x"
 
 
 def test_a_moved_cast_takes_what_stands_behind_it_along_once() -> None:
