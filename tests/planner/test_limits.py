@@ -132,6 +132,12 @@ REASONS = [
         "Log magnifies small probabilities: float16 has few digits for them, or none",
     ),
     (
+        "cancelling",
+        MOMENTS.replace("KIND", "Softmax"),
+        "Sub takes a small result of large sums of products, which float16 would round",
+    ),
+    ("positions", "s = Sin (h)  y = MatMul (s, w)", "angles of Sin lose their period in float16"),
+    (
         "threshold",
         "s = Sign (h)  y = MatMul (s, w)",
         "a product multiplies what a threshold makes of it: a rounding near that turns all of it",
