@@ -46,7 +46,8 @@ def run_as_rank() -> Iterator[None]:
 
 def _hide_other_devices() -> None:
     """Command `train` by several processes: hides all CUDA devices but this rank's own from the libraries, before they
-    are loaded: the one of its local number among those that are visible."""
+    are loaded: the one of its local number among those that are visible. Where there are fewer devices than ranks,
+    nothing is hidden: what runs the step refuses that."""
     local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not local.isdigit() or count == "1":
         return

@@ -150,7 +150,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def rename(self, value: Value, ending: str) -> None:
-        """Renames a value that holds other numbers than before: to its old name, "_" and ``ending``, made unique."""
+        """Renames a value that holds other numbers than before: to its old name, "_" and ``ending``, made unique. The
+        `Value` of the dataflow keeps its old name. Not for an output of the graph, which goes by its name."""
         ...
 
     def replace(

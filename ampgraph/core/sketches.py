@@ -77,7 +77,8 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """A sketch of types along a graph: a strip in their colours, of each piece that of the most frequent."""
+    """A sketch of types along a graph: a strip in their colours, of each piece that of the most frequent. ``words`` say
+    the same as text."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
     drawn = "".join(

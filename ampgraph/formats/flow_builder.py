@@ -17,8 +17,10 @@ class FlowBuilder:
         self.flow, self.low, self.low_io = flow, low, low_io
 
     def add_scope(self, path: str, parent: int, op: int, kind: str, times: int, native: object) -> Scope:
-        """While a file is read: adds a scope to the dataflow, and returns it. The arguments are fields of `Scope`: the
-        id of the scope around it and of the operator that it belongs to, NONE for the main graph."""
+        """While a file is read: adds a scope to the dataflow, and returns it; inputs, outputs and label are filled in
+        by the reader of the format. The arguments are fields of `Scope`. ``parent``: the id of the scope around it;
+        ``op``: of the operator that it belongs to; both are NONE for the main graph. ``native``: the format's own
+        graph."""
         scope = Scope(len(self.flow.scopes), path, parent, op, kind, times, native=native)
         self.flow.scopes.append(scope)
         return scope

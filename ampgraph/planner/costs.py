@@ -96,8 +96,9 @@ class Costs:
         return self.flow.scopes[self.flow.values[value].scope].times
 
     def is_cast_with_others(self, value: int) -> bool:
-        """Whether the value's Cast is part of a node that casts many, so that it starts no kernel of its own."""
-        return self.cast_together > 0 and self.flow.values[value].default and self.elements(value) <= self.cast_together
+        """Whether a value is cast by a node that casts many, so that it starts no kernel of its own: a training step's
+        input with a first value (`Value.default`), of up to `Options.cast_together` numbers."""
+        return self.flow.values[value].default and self.elements(value) <= self.cast_together
 
 
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:

@@ -62,14 +62,14 @@ def find_groups(task: CutTask) -> list[Promotion]:
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
     """Of a plan, for what may be put back to float32: (scope, name) of what operators write that compute low in some
     slot; ``flow`` is the one of the plan."""
-    low = low_places(plan)
+    low = low_operators(plan)
     return {
         key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _values_written(flow, op)
     }
 
 
-def low_places(plan: Plan) -> set[tuple[str, int]]:
-    """Of a plan, for what may be put back to float32: operators with a low slot, by scope and index."""
+def low_operators(plan: Plan) -> set[tuple[str, int]]:
+    """Of a plan, for what may be put back to float32: (path of the scope, index in it) of operators with a low slot."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
@@ -86,7 +86,7 @@ class Float32Size:
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
     """How much of a plan made for ``flow`` is float32: nodes without a low slot, Casts not counted."""
-    low, costs = low_places(plan), Costs(flow, options)
+    low, costs = low_operators(plan), Costs(flow, options)
     ops = [op for op in flow.ops if op.slots and not has(op.role, "casts")]
     ops = [op for op in ops if (flow.scopes[op.scope].path, op.index) not in low]
     products, size, cost = 0, 0, 0

@@ -133,8 +133,10 @@ class StreamFinder:
     def _moves_to_norms(
         self, op: Op, wide: Mapping[int, list[Op]], decided: Decisions, fused: Container[int]
     ) -> list[Op] | None:
-        """Of residual streams: the operators that move an addition's result to its readers, where these are float32
-        norms, one at least, and additions of ``wide``; None where others read it."""
+        """Of residual streams: the operators that move an addition's result to its readers, where all of these are
+        float32 already or additions of ``wide``, and one at least is of class fp32, as a norm is; None where a low
+        operator, a low output or an operator of ``fused`` reads it. The additions that read it must be in ``wide``
+        already where they belong there."""
         flow, moves, normed = self.facts.flow, dict[int, Op](), False
         for use in downstream(flow, op.outputs, lambda reader: reader.outputs if reader.id in moves else ()):
             if use.op == NONE:

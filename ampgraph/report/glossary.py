@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from ..core.error_codes import CODES
 from ..core.errors import AmpError, nearest
+from ..core.json_types import JsonObject
 from ..core.metric_names import METRICS
 from ..core.shown import Shown
 from ..core.spellings import dtype_word
@@ -170,9 +171,9 @@ class Meanings(Shown):
     def __init__(self, found: Mapping[str, str]) -> None:
         self.found = found
 
-    def to_dict(self) -> dict[str, str]:  # type: ignore[override]
+    def to_dict(self) -> JsonObject:
         """The meanings of a term in each of its senses, as plain data for JSON."""
-        return dict(self.found)
+        return {**self.found}
 
     def lines(self) -> list[str]:
         """The text that `ampgraph help TERM` prints: a line for each sense."""

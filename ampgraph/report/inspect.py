@@ -272,8 +272,9 @@ def _changes_since(seen: ModelView, original: ModelView) -> Changes:
 
 
 def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
-    """For reports that compare models: (kind, key) -> (name, precision) of each node but Casts. The key is the node's
-    name if that is unique in its kind, else its first output's, else its index."""
+    """For reports that compare models: (kind, key) -> (name, precision) of each node but Casts and Constants (trait
+    ``uncounted``). The key is the node's name if no other of its kind has it, else its first output's name, else its
+    index, with the path of its scope in front where two bodies would have the same."""
     sharers = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
@@ -281,7 +282,10 @@ def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
             continue
         first = flow.values[op.outputs[0]].name if op.outputs else ""
         key = op.name if op.name and sharers[op.kind, op.name] == 1 else first
-        found[op.kind, key or f"#{op.index}"] = (op.name or first, precision(flow, op))
+        key = key or f"#{op.index}"
+        if (op.kind, key) in found:
+            key = f"{flow.scopes[op.scope].path}/{key}"
+        found[op.kind, key] = (op.name or first, precision(flow, op))
     return found
 
 

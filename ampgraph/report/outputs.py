@@ -36,7 +36,8 @@ class Output(Data):
 
 
 def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
-    """A report's lines on what a runtime computed in which type: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
+    """A report's lines on what a runtime computed in which float type, constants, inputs and outputs left out, the most
+    frequent kinds first: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
     return [
         f"{kinds.total()} {dtype}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
         for dtype, kinds in by_precision(layers).items()

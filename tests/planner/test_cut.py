@@ -21,7 +21,7 @@ from ampgraph.formats import adapters
 from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.bounded import float32_units
-from ampgraph.planner.costs import LAUNCH, CutTask, same_size_roots
+from ampgraph.planner.costs import LAUNCH, Costs, CutTask, same_size_roots
 from ampgraph.planner.cut import INFINITE, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
@@ -323,6 +323,18 @@ def test_values_of_one_size_have_one_root_and_one_guess() -> None:
     costs = task.costs
     assert len({costs.elements(ids[name]) for name in "xaby"}) == 1
     assert [costs.elements(ids[name]) for name in "kcz"] == [48, 48, 48]
+
+
+@pytest.mark.parametrize(("together", "starts"), [(0, (1, 1, 1)), (4, (0, 1, 1)), (5, (0, 0, 1))])
+def test_inputs_with_a_first_value_are_cast_together(together: int, starts: tuple[int, ...]) -> None:
+    """As parameters of a training step are: those of so many numbers at most, and nothing that is computed or given."""
+    text = "g (float[4] x, float[4] small, float[5] large) => (float[4] y, float[5] z) {"
+    text += " y = Add (x, small)  z = Neg (large) }"
+    task = judged(parse(text, small=(4,), large=(5,)), "O2")
+    costs = Costs(task.flow, replace(task.options, cast_together=together))
+    ids = {value.name: value.id for value in task.flow.values}
+    assert tuple(costs.starts(ids[name]) for name in ("small", "large", "y")) == starts
+    assert costs.starts(ids["x"]) == 1 and costs.cast(ids["small"]) == 6 * 4 + LAUNCH * starts[0]
 
 
 def test_bytes_of_casts_and_of_float32() -> None:

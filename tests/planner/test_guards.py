@@ -77,8 +77,19 @@ NOT_CANCELLING = {
     "squares that are not summed": f"{MOMENTS}  q = Mul (i, i)  m = ReduceMean <axes = [2]> (i)  p = Mul (m, m)"
     "  y = Sub (q, p)",
     "a square that is of no mean": f"{MOMENTS}  q = Mul (i, i)  e = ReduceMean <axes = [2]> (q)  y = Sub (e, q)",
+    **{
+        f"a mean times the value itself, {factors}": f"{MOMENTS}  q = Mul (i, i)  e = ReduceMean <axes = [2]> (q)"
+        f"  m = ReduceMean <axes = [2]> (i)  p = Mul ({factors})  y = Sub (e, p)"
+        for factors in ("m, i", "i, m")
+    },
     "a product and another's squares": f"{HIDDEN}  {SQUARED.replace('(x, x)', '(h, h)')}  c = MatMul (x, codes)"
     "  y = Sub (n, c)",
+    "a product and another's weighed squares": f"{HIDDEN}  s = Mul (h, h)  q = MatMul (s, precision)"
+    "  c = MatMul (x, weighed)  y = Add (c, q)",
+    "a product of what a function made": f"{SQUARED}  r = Relu (x)  c = MatMul (r, codes)  y = Sub (n, c)",
+    "a function of a product": f"{SQUARED}  c = MatMul (x, codes)  e = Relu (c)  y = Sub (n, e)",
+    "a product that is not added": f"{SQUARED}  u = Sub (n, norms)  c = MatMul (x, codes)  y = Mul (c, u)",
+    "what is squared itself": f"{SQUARED}  y = Sub (x, n)",
     "squares alone": f"{HIDDEN}  {SQUARED}  u = Relu (h)  r = Mul (u, u)  k = ReduceSum <keepdims = 1> (r, axis)"
     "  y = Sub (n, k)",
     "a product alone": f"{HIDDEN}  c = MatMul (h, codes)  t = Mul (c, two)  y = Sub (t, c)",

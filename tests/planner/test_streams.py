@@ -29,14 +29,16 @@ NORM = "LayerNormalization (x{0}, scale, shift)"
 WIDE = "cann"  # a target whose norms read float32
 
 
-def stream(blocks: int, end: str = "", before: str = "") -> ModelProto:
-    """Pre-norm blocks of one product each, as in a transformer; ``end`` reads the stream ``last``."""
+def stream(blocks: int, end: str = "", before: str = "", also: str = "", **more: Any) -> ModelProto:
+    """Pre-norm blocks of one product each, as in a transformer; ``end`` reads the stream ``last``. ``also``: a further
+    output."""
     lines = [before or "x0 = MatMul (input, w)"]
     for number in range(blocks):
         lines.append(f"n{number} = {NORM.format(number)}")
         lines.append(f"b{number} = MatMul (n{number}, w)  x{number + 1} = Add (x{number}, b{number})")
     lines.append(end or f"n = {NORM.format(blocks)}  y = MatMul (n, w)")
-    graph = f"g (float[8,{WIDTH}] input) => (float[8,{WIDTH}] y) {{ {'  '.join(lines)} }}"
+    outputs = ", ".join(f"float[8,{WIDTH}] {name}" for name in ("y", also) if name)
+    graph = f"g (float[8,{WIDTH}] input) => ({outputs}) {{ {'  '.join(lines)} }}"
     rng = np.random.default_rng(3)
     weights = {
         "w": (rng.standard_normal((WIDTH, WIDTH)) / 8).astype(np.float32),
@@ -44,7 +46,7 @@ def stream(blocks: int, end: str = "", before: str = "") -> ModelProto:
         "shift": np.zeros(WIDTH, np.float32),
         "ones": np.ones(8, np.float32),
     }
-    return parse(graph, weights)
+    return parse(graph, weights, **more)
 
 
 def additions(model: ModelProto) -> list[str]:
@@ -101,6 +103,40 @@ def test_what_ends_a_stream() -> None:
         assert additions(converted(stream(4), level, target="cpu")) == ["f32"] * 4
     # the users pattern wins
     assert additions(converted(stream(4), low=["op:Add"], target=WIDE)) == ["f16"] * 4
+
+
+def after_three(end: str, also: str = "") -> ModelProto:
+    """A stream of three additions, which ``end`` reads; a function is called ``loc.f``."""
+    function = '<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Identity (a) }'
+    return stream(3, end, also=also, functions=function, domains=["loc"])
+
+
+NORMED = f"n = {NORM.format(3)}  y = MatMul (n, w)"
+BESIDE = f"n = {NORM.format(3)}  m = MatMul (n, w)  t = Tanh (x3)  y = Mul (m, t)"
+MOVED = "t = Transpose <perm = [0, 1]> (x3)  n = LayerNormalization (t, scale, shift)  y = MatMul (n, w)"
+CALLED = "t = loc.f (x3)  n = LayerNormalization (t, scale, shift)  y = MatMul (n, w)"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "held"),
+    [
+        (after_three(NORMED), {}, True),
+        (after_three(BESIDE), {}, False),
+        (after_three(BESIDE), {"fp32": ["op:Tanh"]}, True),
+        (after_three("t = Tanh (x3)  y = MatMul (t, w)"), {"fp32": ["op:Tanh"]}, False),
+        (after_three(NORMED, also="x3"), {}, True),
+        (after_three(NORMED, also="x3"), {"io": "low"}, False),
+        (after_three(MOVED), {}, True),
+        (after_three(MOVED), {"low": ["op:Transpose"]}, False),
+        (after_three(CALLED), {}, False),
+        (after_three(NORMED), {"level": "auto"}, True),
+        (after_three(BESIDE), {"level": "auto"}, False),  # Tanh is left to the cut there
+    ],
+)
+def test_who_may_read_a_stream(model: ModelProto, options: Any, held: bool) -> None:
+    plan = ampgraph.plan(model, **{"level": "O2", "target": WIDE, **options})
+    found = [d.kind for d in plan.decisions if d.why.rule == "stream"]
+    assert found.count("Add") == 3 * held and bool(found) == held
 
 
 TAIL = "g (float[4,8] x) => (float[4,8] y) { p = MatMul (x, w)  e = Exp (p)  s = Sigmoid (e)  y = Mul (s, a) }"

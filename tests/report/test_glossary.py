@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,12 @@ def test_help(amp: Any) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["words", "rules", "rewrites", "metrics", "errors"]
     code, out, err = amp("help", "rgion")
     assert code == 2 and not out and "did you mean 'region'?" in err
+
+
+def test_help_as_json(amp: Any) -> None:
+    code, out, _ = amp("help", "cast", "--json")
+    found = glossary.meanings("cast").found
+    assert code == 0 and list(found) == ["casts", "rewrite cast"] and json.loads(out) == found
 
 
 def test_page_holds_every_term() -> None:

@@ -38,6 +38,28 @@ def test_nodes_of_one_name_go_by_their_outputs() -> None:
     }  # fmt: skip
 
 
+def test_nodes_of_two_bodies_are_told_apart() -> None:
+    flow = adapters.load(
+        parse("""g (float[4] x, bool c) => (float[4] y) { [choice] y = If (c) <
+        then_branch = t () => (p) { p = Relu (x) }, else_branch = e () => (p) { p = Relu (x) }> }""")
+    )[0].dataflow()
+    bodies = [scope.path for scope in flow.scopes if scope.path]
+    assert len(bodies) == 2 and named_precisions(flow) == {
+        ("If", "choice"): ("choice", "float32"),
+        ("Relu", "p"): ("p", "float32"), ("Relu", f"{bodies[1]}/p"): ("p", "float32"),
+    }  # fmt: skip
+
+
+def test_nodes_without_names_go_by_their_indices() -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Relu (x)  c = Cast <to: int = 10> (a)  d = Cast <to: int = 1> (c)"
+    text += "  k = Constant <value_floats = [1.0]> ()  y = Relu (d) }"
+    flow = adapters.load(parse(text))[0].dataflow()
+    for op in flow.ops:
+        op.name = ""
+        op.outputs.clear()
+    assert list(named_precisions(flow)) == [("Relu", "#0"), ("Relu", "#4")]
+
+
 def test_the_sorts_of_casts() -> None:
     model = parse("""g (float[4] x, int64[4] i) => (float[4] y, float[4] z) {
         a = Cast <to: int = 10> (x)  b = Relu (a)  c = Cast <to: int = 1> (b)  d = Exp (c)

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from ampgraph.core.errors import NoMemory
+from ampgraph.report.outputs import layer_lines
 from ampgraph.runtime.executed import ExecutedLayer, _port_places, by_precision, runtime_refusal, telling_line
 from ampgraph.runtime.session_one import OnnxRuntime, answer_question
 from onnx_text import parse
@@ -32,6 +33,8 @@ def test_kinds_by_precision() -> None:
     rows = [("MatMul", "float16"), ("MatMul", "float16"), ("Const", "float16"), ("Add", "float32"), ("Shape", "int64")]
     layers = [ExecutedLayer(f"n{i}", kind, dtype, ()) for i, (kind, dtype) in enumerate(rows)]
     assert by_precision(layers) == {"float16": {"MatMul": 2}, "float32": {"Add": 1}}
+    layers.insert(0, ExecutedLayer("n", "Relu", "float16", ()))  # in a line the most frequent kinds are first
+    assert layer_lines(layers) == ["3 float16: 2 MatMul, 1 Relu", "1 float32: 1 Add"]
 
 
 class Doubling:

@@ -16,8 +16,9 @@ from torch import nn
 import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
+from ampgraph.formats.onnx import io as onnx_io
 from ampgraph.training.forward.parameters import parameter_names
-from ampgraph.training.forward.read import SIGNATURE, read_forward, signature
+from ampgraph.training.forward.read import SIGNATURE, fix_batch, read_forward, signature
 from ampgraph.training.gradients import registry
 from ampgraph.training.run.binding import GRAPH, Binding, CapturedBinding
 from ampgraph.training.run.evaluation import trained_model
@@ -568,6 +569,39 @@ def test_the_forward_graph_stays_open() -> None:
     forward = unpack(step.model.metadata_props[FORWARD], step.initial_state)
     fed = [value for value in forward.graph.inputs if not value.is_initializer()]
     assert fed and all(value.shape and isinstance(value.shape[0], ir.SymbolicDim) for value in fed)
+
+
+@pytest.mark.parametrize(
+    ("x", "t", "fixed"),
+    [
+        ("N", "N", (4, 4)),
+        ("N", "?", (4, 4)),
+        ("?", "?", (4, 4)),
+        ("?", "N", (4, "N")),  # whatever it is, the first input does not say that it is the batch
+        ("N", "M", (4, "M")),
+        ("N", "3", (4, 3)),
+        ("3", "?", (3, 4)),
+    ],
+)
+def test_which_inputs_follow_the_batch(x: str, t: str, fixed: tuple[int | str, ...]) -> None:
+    text = f"g (float[{x}, 2] x, float[{t}, 2] t) => (float[{x}, 2] y) {{ h = Relu (x)  y = Neg (h)  z = Neg (t) }}"
+    model = onnx_io.deserialize(parse(text), None)
+    fix_batch(model, 4)
+    sizes = [value.shape[0] for value in model.graph.inputs if value.shape]
+    assert tuple(size.value if isinstance(size, ir.SymbolicDim) else size for size in sizes) == fixed
+    [result] = model.graph.outputs
+    assert result.shape is not None and (result.shape[0] == 4) == (x == "N")  # an output follows a name alone
+
+
+def test_an_axis_with_an_empty_name_has_none() -> None:
+    """A file may say so: two such axes have nothing in common."""
+    model = parse("g (float[?, ?] x) => (float[?, ?] y) { y = Neg (x) }")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = ""
+    opened = onnx_io.deserialize(model, None)
+    fix_batch(opened, 4)
+    [x] = opened.graph.inputs
+    assert x.shape is not None and x.shape[0] == 4 and isinstance(x.shape[1], ir.SymbolicDim)
 
 
 def test_a_fixed_batch_is_another() -> None:

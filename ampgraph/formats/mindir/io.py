@@ -39,7 +39,7 @@ CHECKPOINT = "mindspore.export(..., file_format='MINDIR') writes the graph; a ch
 
 def foreign(data: memoryview, where: str) -> AmpError:
     """The error AMP102 that says what a file is that is no MindIR model: a zip, ONNX, ... ``where``: its name."""
-    start, kind = bytes(data[:64]), looks_like(data)
+    start, kind = bytes(data[:64]), kind_by_fields(data)
     if not start:
         problem, hint = "is empty", EXPORT_AGAIN
     elif start[:4] in CIPHERS:
@@ -61,7 +61,7 @@ def foreign(data: memoryview, where: str) -> AmpError:
     return AmpError("AMP102", problem, where=where, hint=hint)
 
 
-def looks_like(data: memoryview) -> str:
+def kind_by_fields(data: memoryview) -> str:
     """``ONNX``, ``MindIR``, ``protobuf`` for a whole message of another kind, or "" for anything else, by the protobuf
     fields at the top of a file, which may be cut short behind its graph's first bytes."""
     position, seen = 0, set()  # (field's number, wire type) of the fields so far
@@ -104,7 +104,7 @@ def load(path: str | os.PathLike[str]) -> MindirFile:
             model.ParseFromString(data)
         except DecodeError:
             raise foreign(data, where) from None
-        if not model.HasField("graph") or looks_like(data) == "ONNX":
+        if not model.HasField("graph") or kind_by_fields(data) == "ONNX":
             raise foreign(data, where)
     _check_model(model, where)
     file = MindirFile(model, Path(os.path.realpath(path)))  # MindSpore looks for the data there too

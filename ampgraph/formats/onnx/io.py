@@ -53,6 +53,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     path = Path(path)
     proto, held, outside = _checked_proto(path)
     model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
+    if outside:
+        hold_attributes(model)
     model.graph.meta[INSIDE] = not outside
     return model
 
@@ -83,8 +85,9 @@ def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    """The onnx_ir model of a ModelProto in memory, which is used up; ``folder``: where its data files are, None where
-    it names them by itself. Raises AmpError AMP102 (no sense), AMP107 (holds training), AMP204 (faulty nodes)."""
+    """The onnx_ir model of a ModelProto in memory, which is used up; ``folder``: where its data files are; with None,
+    those that it names are found from the working folder. Raises AmpError AMP102 (no sense), AMP107 (holds training),
+    AMP204 (faulty nodes)."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
     model = _model_of_proto(proto, held, folder, "model")
@@ -102,7 +105,7 @@ def hold_attributes(model: ir.Model) -> ir.Model:
 
 def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
     """The onnx_ir model of a ModelProto, whose faults are refused or repaired and noted. ``held``: its `holders`;
-    ``folder``: where its data files are, None without any; ``where``: how messages name it."""
+    ``folder``: of its data files, as of `deserialize`; ``where``: how messages name it."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
@@ -129,7 +132,6 @@ def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | N
     if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
-        hold_attributes(model)
     return model
 
 

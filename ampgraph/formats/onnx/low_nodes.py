@@ -19,7 +19,8 @@ OPEN_ROWS = 11  # the opset from which rows of any length are read: Range is the
 LANES, LANES_OF_ONE = 64, 256  # how many lanes WebGPU's reductions have, and those with a single result
 
 WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
-"""Attributes that say which places a convolution or a pool meets."""
+"""Attributes that say which places a convolution or a pool meets, but for two: kernel_shape follows from the weights
+or is given, and with ceil_mode nothing is written."""
 
 Turn = Callable[["LowNodes", Sequence[ir.Value], Sequence[ir.Value]], list[ir.Value]]
 """(writer of the Scan's body, values that the turn before left, slices of this turn) -> what this turn leaves."""

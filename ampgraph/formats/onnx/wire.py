@@ -281,8 +281,9 @@ class InfoWriter:
     def __init__(self) -> None:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}  # -> the type field
 
-    def entry(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """A ValueInfoProto as a GraphProto's field of this tag. ``named``: its name field; ``shape``: None for none."""
+    def entry(self, tag: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
+        """A ValueInfoProto as a field of a GraphProto. ``tag``: the field's tag; ``named``: the entry's name field;
+        ``shape``: None for none."""
         known = self._types.get((dtype, shape))
         if known is None:
             proto = TypeProto()
@@ -290,7 +291,7 @@ class InfoWriter:
             if shape is not None:
                 ir.serde.serialize_shape_into(proto, ir.Shape(shape))
             known = self._types[dtype, shape] = message_bytes(INFO_TYPE, proto)
-        return field + number_bytes(len(named) + len(known)) + named + known
+        return tag + number_bytes(len(named) + len(known)) + named + known
 
 
 class _ValueInfos(InfoWriter):

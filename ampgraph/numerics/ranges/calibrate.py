@@ -240,8 +240,9 @@ class _BodyRows:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def _value_row(self, body: Scope, value: Value) -> Value:
-        """Measured ranges: a [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an
-        empty tensor has no extremes."""
+        """Measured ranges: a row of one value in a body, [1, 4], as `range_of_rows` reads it: its least and largest
+        finite element, and how many elements it has and are not finite. A neutral number is added to those whose
+        extremes are taken, as an empty tensor has none."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)

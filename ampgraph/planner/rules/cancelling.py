@@ -135,7 +135,8 @@ class Cancelling:
 
     def _squared_distance(self, op: Op) -> list[Op]:
         """What must be float32 where a sum has a product and the squares of one of its operands, as a squared distance
-        has; empty for any other."""
+        has: the terms of the sum, squares with a weight for each feature, and what only scales or reshapes an operand
+        before it is multiplied; empty for any other."""
         if self._sums_of_squares.isdisjoint(op.inputs):
             return []
         terms = self._terms(op)
@@ -143,11 +144,12 @@ class Cancelling:
         products = [term for term in terms if term.id not in self.squares and self._has(term, "products")]
         read = {v: self._origin_and_path(v) for product in products for v in product.inputs if v != NONE}
         makers = [self.flow.writer(origin) for origin, _ in read.values()]
+        # a square with a weight for each feature is no term by itself: a product reads it
         weighed = [maker for maker in makers if maker is not None and maker.id in self.squares]
         squared = {self._origin_and_path(self.squares[square.id])[0] for square in (*squares, *weighed)}
-        to_squared = [path for origin, path in read.values() if origin in squared]
-        between = {op.id: op for path in to_squared for op in path.values()}
-        return [*terms, *weighed, *between.values()] if to_squared else []
+        paths = [path for origin, path in read.values() if origin in squared]  # from what is squared to the products
+        between = {op.id: op for path in paths for op in path.values()}
+        return [*terms, *weighed, *between.values()] if paths else []
 
     def _terms(self, op: Op) -> list[Op]:
         """For a difference that cancels: the sum ``op``, and what makes its terms: sums, multiples and moves, back to

@@ -134,8 +134,8 @@ def _untrained_data(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
-    """Whether a stored single number is a parameter as input ``index`` of a node: an operand of a product, the scale of
-    a norm or PRelu, or added to a product."""
+    """Whether a stored single number is a parameter as input ``index`` of a node: an operand of a product, a scale or
+    shift of a norm, the slope of PRelu, or added to a product's result."""
     if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None

@@ -116,7 +116,7 @@ def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
 
 
 def _batch_symbol(value: ir.Value) -> str:
-    """For training: the name of an input's first axis, where it is open and has one; else ""."""
+    """For training: the name of an input's first axis; "" where it has a fixed size, or is open without a name."""
     first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 

@@ -58,7 +58,9 @@ def cut(step: TrainingStep) -> CutStep:
     if not summed:
         raise _not_cuttable("nothing says what its gradients are")
     moved = {
-        state: made for name, states in step.layout.moved for state, made in gradients.next_running_states(name, states)
+        state: made
+        for name, states in step.layout.moved
+        for state, made in gradients.split_running_states(name, states)
     }
     of_gradients = _gradients_step(model, gradients, step.layout, [*summed, *moved.values()])
     of_update, loss = _update_step(other, update, step.layout, list(summed), moved)
@@ -78,17 +80,17 @@ class _StepSide:
             raise _not_cuttable(f"no node makes '{name}'")
         return self._made[name]
 
-    def next_running_states(self, name: str, states: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Step cut in two: running states and the names of their next values; where ``name`` is the next value of
-        several ``states`` side by side, it is split here."""
+    def split_running_states(self, name: str, states: tuple[str, ...]) -> list[tuple[str, str]]:
+        """Step cut in two: running states and the names of their next values. Where ``name`` is the next value of
+        several ``states`` side by side, which are vectors then (`running_moves`), a Split is added to the graph."""
         if len(states) == 1:
             return [(states[0], name)]
         inputs = {value.name: value for value in self.graph.inputs}
         sizes = [_known_shape(inputs[state])[0] for state in states]
         pieces = self.b.ops("Split", len(sizes), self.value(name), self.b.ints(*sizes), axis=0)
         for state, piece, count in zip(states, pieces, sizes, strict=True):
-            self.b.typed(piece, FLOAT, count).name = name = self.b.fresh(f"cut/next/{state}")
-            self._made[name] = piece
+            self.b.typed(piece, FLOAT, count).name = made = self.b.fresh(f"cut/next/{state}")
+            self._made[made] = piece
         return [(state, piece.name or "") for state, piece in zip(states, pieces, strict=True)]
 
     def replace_by_inputs(self, name: str, pieces: Mapping[str, str]) -> None:

@@ -268,13 +268,13 @@ def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
     """An exception's frames, say, may hold a piece of the mapped file: closing the map under them would fail."""
     path, kept = tmp_path / "cut.mindir", []
     path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
-    looks_like = mindir_io.looks_like
+    kind_by_fields = mindir_io.kind_by_fields
 
     def looks(data):
         kept.append(data[:10])
-        return looks_like(data)
+        return kind_by_fields(data)
 
-    monkeypatch.setattr(mindir_io, "looks_like", looks)
+    monkeypatch.setattr(mindir_io, "kind_by_fields", looks)
     with pytest.raises(AmpError, match="AMP102"):
         mindir_io.load(path)
     assert kept

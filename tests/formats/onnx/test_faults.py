@@ -20,8 +20,17 @@ def body(text: str, **more) -> onnx.ModelProto:
     return parse(f"{HEAD} {{ {text} }}", WEIGHT, **more)
 
 
+def circle(count: int) -> onnx.ModelProto:
+    """Of a product and Relus."""
+    lines = [f"[n{i}] {'y' if i == count - 1 else f'h{i}'} = Relu (h{i - 1})" for i in range(1, count)]
+    return body(f"[n0] h0 = MatMul (y, w)  {'  '.join(lines)}")
+
+
 BRANCHES = """g (float[2, 4] x, bool c) => (float[2, 4] y) { [choice] y = If (c) <
     then_branch = t () => (p) { [inner] p = MatMul (x, ghost) }, else_branch = e () => (q) { q = Relu (x) }> }"""
+CAPTURED = (
+    BRANCHES.replace("y = If", "a = If").replace("(x, ghost)", "(y, w)").replace("}> }", "}>  [back] y = Neg (a) }")
+)
 INSIDE = '<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { [inner] b = Softmax <axis: string = "1"> (a) }'
 FAULTS = {
     "undefined": (body("[mm] a = MatMul (x, w)  [sum] y = Add (a, ghost)"), "node 'sum' (Add) reads 'ghost'"),
@@ -47,6 +56,19 @@ FAULTS = {
     "a circle": (
         body("[a] h = MatMul (y, w)  [b] y = Relu (h)"),
         "nodes read in a circle: 'a' (MatMul) -> 'b' (Relu) -> 'a' (MatMul)",
+    ),
+    "a circle of four": (
+        circle(4),
+        "a circle: 'n0' (MatMul) -> 'n1' (Relu) -> 'n2' (Relu) -> 'n3' (Relu) -> 'n0' (MatMul)",
+    ),
+    "a circle of five": (circle(5), "a circle: 'n0' (MatMul) -> 'n1' (Relu) -> 'n2' (Relu) -> 'n3' (Relu) -> ..."),
+    "a circle in a body": (
+        parse(BRANCHES.replace("MatMul (x, ghost)", "MatMul (h, w)  [back] h = Relu (p)"), WEIGHT),
+        "nodes read in a circle: 'inner' (MatMul) -> 'back' (Relu) -> 'inner' (MatMul)",
+    ),
+    "a circle through a body": (
+        parse(CAPTURED, WEIGHT),
+        "nodes read in a circle: 'choice' (If) -> 'back' (Neg) -> 'choice' (If)",
     ),
     "whole number": (body("[g] y = Gemm <alpha = 1> (x, w)"), "'alpha' of type INT, and its operator takes FLOAT"),
     "in a function": (
