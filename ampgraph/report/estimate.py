@@ -306,7 +306,8 @@ class GraphWork:
 
     @cached_property
     def _inferred_shapes(self) -> Mapping[str, Shape]:
-        """Estimate of speed: the shapes of the main graph's values by name, inferred once from sizes of the inputs."""
+        """Estimate of speed: the shapes of the main graph's values by name, inferred once from the inputs' sizes; open
+        ones are guessed."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 

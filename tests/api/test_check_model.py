@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from ampgraph.api import check_model
 from ampgraph.core.errors import AmpError
+from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.tensorrt_rtx import BuildAnswer, RefusedNode
 from onnx_text import parse
 
@@ -68,6 +70,36 @@ def test_what_a_builder_refuses(
 def test_capabilities_without_a_builder_are_refused(model: Path) -> None:
     with pytest.raises(AmpError, match="AMP404.*none is built"):
         check_model.check(model, sm=["89"])
+
+
+@pytest.mark.parametrize(
+    ("within", "ok", "said"),
+    [
+        (True, True, []),
+        (False, False, ["'y' is not within 0.5 of reference.onnx"]),
+        (True, False, ["it is not within 0.5 of reference.onnx"]),  # by a measure of all outputs together
+    ],
+)
+@pytest.mark.parametrize("by", ["", "Runtime 1.0"])
+def test_who_ran_a_model_that_is_held_against_another(
+    model: Path, monkeypatch: pytest.MonkeyPatch, by: str, within: bool, ok: bool, said: list[str]
+) -> None:
+    """The target's own runtime where there is one."""
+    runtime, opened = SimpleNamespace(name=by) if by else None, list[object]()
+
+    def session(runtime: object, path: str, graph: object) -> StrictSession:
+        opened.append(runtime)
+        return StrictSession(path)
+
+    output = SimpleNamespace(name="y", within=lambda tolerance: within and tolerance == 0.5)
+    monkeypatch.setattr(check_model, "runtime_of", lambda target, python: runtime)
+    monkeypatch.setattr(check_model, "executed_session", session)
+    monkeypatch.setattr(check_model, "verify", lambda *files, **how: SimpleNamespace(outputs=[output], ok=ok))
+    found = check_model.check(model, "reference.onnx", tolerance=0.5)
+    assert opened == [runtime] * bool(by) and [one.message for one in found.findings] == said
+    right = f"right by real kernels of {by}" if by else "right by a strict run"
+    met = "reads, valid, stored, casts, opens, finite" + f", {right}" * ok
+    assert found.lines()[0] == f"m.onnx: {'ok' if ok else 'wrong'} ({met})"
 
 
 def test_what_is_not_finite_is_named() -> None:

@@ -77,6 +77,11 @@ NOT_CANCELLING = {
     "squares that are not summed": f"{MOMENTS}  q = Mul (i, i)  m = ReduceMean <axes = [2]> (i)  p = Mul (m, m)"
     "  y = Sub (q, p)",
     "a square that is of no mean": f"{MOMENTS}  q = Mul (i, i)  e = ReduceMean <axes = [2]> (q)  y = Sub (e, q)",
+    **{
+        f"a mean times the value itself, {factors}": f"{MOMENTS}  q = Mul (i, i)  e = ReduceMean <axes = [2]> (q)"
+        f"  m = ReduceMean <axes = [2]> (i)  p = Mul ({factors})  y = Sub (e, p)"
+        for factors in ("m, i", "i, m")
+    },
     "a product and another's squares": f"{HIDDEN}  {SQUARED.replace('(x, x)', '(h, h)')}  c = MatMul (x, codes)"
     "  y = Sub (n, c)",
     "a product and another's weighed squares": f"{HIDDEN}  s = Mul (h, h)  q = MatMul (s, precision)"

@@ -234,7 +234,7 @@ class MindirGraph(EditableGraph):
 
 
 def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
-    """The Tensor messages of parameters, and those in Constants, of some MindIR graphs."""
+    """For `census`: the Tensor messages of parameters, and those in Constants, of some MindIR graphs."""
     for graph in graphs:
         yield from graph.parameter
         for node in graph.node:

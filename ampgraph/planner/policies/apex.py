@@ -15,12 +15,12 @@ class PatchedTypes(PromotedTypes):
 
     framework = "Apex"
 
-    def rank(self, op: Op, value: Value) -> int:
+    def priority(self, op: Op, value: Value) -> int:
         """How much an operand counts where types differ: in functions that Apex promotes 1 for any tensor, whatever its
-        dimensions, and 0 for a number; elsewhere as PyTorch ranks it."""
+        dimensions, and 0 for a number; elsewhere as PyTorch has it."""
         listing = self.calls[op.id].listing
         if listing is None or self.options.lists.framework.classes[listing.cls].name != "promote":
-            return super().rank(op, value)
+            return super().priority(op, value)
         return 0 if self.is_number(op, value) else 1
 
 

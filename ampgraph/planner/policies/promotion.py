@@ -168,15 +168,15 @@ class PromotedTypes(ForwardTypes):
         return origin.names[-1] if origin else op.kind
 
     def strong(self, op: Op, operands: Sequence[Value]) -> list[Value]:
-        """By a framework's promotion: the operands of the highest rank, which alone decide where types differ."""
-        ranked: dict[int, list[Value]] = {}
+        """By a framework's promotion: the operands of the highest `priority`, which alone decide where types differ."""
+        by_priority: dict[int, list[Value]] = {}
         for value in operands:
-            ranked.setdefault(self.rank(op, value), []).append(value)
-        return ranked[max(ranked)] if ranked else []
+            by_priority.setdefault(self.priority(op, value), []).append(value)
+        return by_priority[max(by_priority)] if by_priority else []
 
-    def rank(self, op: Op, value: Value) -> int:
-        """By a framework's promotion: 2 for a tensor with dimensions or of unknown shape, 1 for one without dimensions,
-        0 for a number. Operands of the highest alone decide the type."""
+    def priority(self, op: Op, value: Value) -> int:
+        """How much an operand counts where types differ: 2 for a tensor with dimensions or of unknown shape, 1 for one
+        without dimensions, 0 for a number. No operand decides beside one of a higher priority."""
         if self.is_number(op, value):
             return 0
         return 1 if self.flow.shape(value.id) == () else 2

@@ -149,7 +149,8 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 
 
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
-    """Rule `pow`: the operators from a product over sums with constants to a root; empty where none follows."""
+    """Rule `pow`: the operators from a product over sums, and other arithmetic with constants, to a root; empty where
+    none follows."""
     flow, traits, chain = facts.flow, facts.traits, [product]
     for value, reader in sole_readers(flow, product):
         chain.append(reader)
