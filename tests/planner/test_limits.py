@@ -101,6 +101,9 @@ LIMITS = [
     ("cancelling", "float16", MOMENTS.replace("KIND", "Sigmoid"), "Mul Mul ReduceSum ReduceSum Sub"),
     ("threshold", "float16", "s = Sign (h)  y = MatMul (s, w)", "Sign"),
     ("threshold", "float16", "y = Sign (h)", ""),
+    ("threshold", "float16", "s = Sign (h)  e = Exp (s)  y = MatMul (e, w)", ""),
+    ("threshold", "float16", "c = Greater (h, #0.5)  s = Where (c, #1, #0)  y = MatMul (s, w)", "Greater"),
+    ("threshold", "float16", "c = Greater (h, #0.5)  s = Where (c, h, #0)  y = MatMul (s, w)", ""),
     ("threshold", "float16", "s = Sign (w)  y = MatMul (h, s)", ""),  # of a stored tensor
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, #2)  y = MatMul (m, w)", "Sign"),
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, h)  y = MatMul (m, w)", ""),
