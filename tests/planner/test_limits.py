@@ -101,6 +101,7 @@ LIMITS = [
     ("cancelling", "float16", MOMENTS.replace("KIND", "Sigmoid"), "Mul Mul ReduceSum ReduceSum Sub"),
     ("threshold", "float16", "s = Sign (h)  y = MatMul (s, w)", "Sign"),
     ("threshold", "float16", "y = Sign (h)", ""),
+    ("threshold", "float16", "s = Sign (w)  y = MatMul (h, s)", ""),  # of a stored tensor
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, #2)  y = MatMul (m, w)", "Sign"),
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, h)  y = MatMul (m, w)", ""),
 ]
@@ -148,6 +149,29 @@ REASONS = [
 @pytest.mark.parametrize(("rule", "body", "said"), REASONS)
 def test_why_a_rule_holds(rule: str, body: str, said: str) -> None:
     assert {decision.why.text for decision in held_by(rule, body, "float16")} == {said}
+
+
+KEPT_SO = "of its elements become zero in float16, and it is stored so: a check counts the error"
+STAYS = ": /0:MatMul stays float32"
+STORED = [
+    ((10, 20), 65504.0, 1, ""),
+    ((10, 20), 65536.0, 1, f"reaches 6.554e+04, beyond float16 (0.5 % of its elements){STAYS}"),
+    ((400, 300), 1e5, 1, f"reaches 1e+05, beyond float16 (less than 0.001 % of its elements){STAYS}"),
+    ((10, 20), 1e-9, 2, ""),
+    ((10, 20), 1e-9, 3, f"1.5 % {KEPT_SO}"),
+    ((10, 20), 1e-9, 100, f"50 % {KEPT_SO}"),
+    ((10, 20), 1e-9, 101, f"would become zero in float16 (50.5 % of its elements){STAYS}"),
+    ((10, 20), 0.0, 101, ""),
+]
+
+
+@pytest.mark.parametrize(("shape", "number", "count", "said"), STORED)
+def test_what_is_said_of_a_stored_tensor(shape: tuple[int, int], number: float, count: int, said: str) -> None:
+    """Ones, but for ``count`` elements."""
+    stored = np.ones(shape, np.float32)
+    stored.reshape(-1)[:count] = number
+    plan = ampgraph.plan(parse(f"g (float[8,{shape[0]}] x) => (float y) {{ y = MatMul (x, w) }}", w=stored), "O2")
+    assert [note.text for note in plan.notes if note.topic == "weight"] == [said] * bool(said)
 
 
 POOLED, ROWS = "a = Conv (x, k)  y = GlobalAveragePool (a)", "a = MatMul (x, w)  y = KIND (a, first)"
