@@ -31,7 +31,7 @@ def rewrite_graph(graph: Graph, options: Options, low_io: frozenset[str]) -> tup
     """A step of `convert`: sorts a graph and carries out the rewrites that `find_rewrites` finds. Returns the dataflow
     of the edited graph, and the rewrites. ``low_io``: inputs and outputs to be low. AmpError for a training step."""
     graph.prepare()
-    graph.refuse_training()
+    graph.refuse_unknown_training()
     from ..planner.steps import find_rewrites
 
     flow = graph.dataflow(options.dtype, low_io)
@@ -103,7 +103,7 @@ def follow_plan(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
     completed where an older format says less, and the dataflow that it indexes. AmpError AMP403 for another model."""
     graph.prepare()
     graph.settle_shapes()
-    graph.refuse_training()
+    graph.refuse_unknown_training()
     if plan.digest != graph.digest():
         raise AmpError(
             "AMP403",

@@ -116,7 +116,7 @@ def explain_all(
         hear("planning", 0, 0)
         graph.prepare()
         options = pipeline.with_pinned(graph, options)
-        graph.refuse_training()
+        graph.refuse_unknown_training()
         flow = graph.dataflow(options.dtype, low_io)
         rewrites = find_rewrites(flow, options)
         replaced = replaced_nodes(flow, rewrites)

@@ -254,7 +254,7 @@ class Graph(Protocol):
         `dataflow`."""
         ...
 
-    def refuse_training(self) -> None:
+    def refuse_unknown_training(self) -> None:
         """Raises AmpError AMP205 for a graph that updates its own weights in a way that `convert` does not know."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from .dataflow import NONE, Dataflow, Op
 from .errors import nearest
 
-NAMES = 50_000  # at most, among which a hint looks for the closest: each costs some microseconds
+NAMES = 50_000  # at most, among which a hint looks for the closest: comparing so many takes about a second
 Match = Callable[[str], object]
 """Whether a name fits, by the truth of what it gives."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ..core.rewrites import Rewrite
 from ..core.selection import matched_ops, unmatched_hint
 from ..core.shown import Shown, plural
 from ..core.sketches import Html, bar, heading, table
+from ..core.walk import reachable
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import UNDECIDED, DecidedModel
@@ -25,7 +27,9 @@ from .lines import Rows, columns, first, grouped, in_rows, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
-Replaced = Mapping[str, tuple[Rewrite, str]]  # name that a rewrite took away -> (the rewrite, what to look at instead)
+BEHIND = 20  # values behind a rewrite that may be looked at instead of its nodes
+Replaced = Mapping[str, tuple[Rewrite, Sequence[str]]]
+"""Name of a node or value that a rewrite is about -> (the rewrite, what may be looked at instead, nearest first)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
     for ops in (
         [op for op in flow.ops if op.name == wanted],
         [op for op in flow.ops if any(flow.values[v].name == wanted for v in op.outputs)],
-        [op for op in flow.ops if f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}" == wanted],
+        [op for op in flow.ops if _place(flow, op) == wanted],
         [op for op in flow.ops if fnmatch.fnmatchcase(label(flow, op), wanted)],
     ):
         if len(ops) == 1:
@@ -193,6 +197,11 @@ def _unique_name(flow: Dataflow, op: Op) -> str:
     first = flow.values[op.outputs[0]].name if op.outputs else ""
     if first and sum(flow.values[v].name == first for other in flow.ops for v in other.outputs) == 1:
         return first
+    return _place(flow, op)
+
+
+def _place(flow: Dataflow, op: Op) -> str:
+    """For `explain`: where a node stands, as a name that no other node has: ``scope/index:Kind``."""
     return f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
 
 
@@ -213,24 +222,31 @@ def _hint_for(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """For `explain`: names of nodes and values that rewrites take away -> (the rewrite, what to look at instead: the
-    value that is read in their place, or the place of a node that stays). ``flow``: before the rewrites."""
-    names: dict[str, tuple[Rewrite, str]] = {}
+    """For `explain`: what is looked at instead of nodes that rewrites are about, and of what they make: the place of a
+    node that stays, else the value that is read in their place and those computed of their result, of which the first
+    may be gone too, or no node's. ``flow``: before the rewrites."""
+    names: dict[str, tuple[Rewrite, Sequence[str]]] = {}
     for rewrite in rewrites:
         ops = [flow.at(rewrite.scope, index) for index in rewrite.nodes]
-        result = rewrite.result or flow.values[ops[-1].outputs[0]].name
+        behind = reachable(ops[-1].outputs[:1], lambda v: [made for op in flow.readers(v) for made in op.outputs])
+        names_behind = (flow.values[v].name for v in itertools.islice(behind, BEHIND))
+        values = [name for name in (rewrite.result, *names_behind) if name]
         for op in ops:
-            place = f"{rewrite.scope}/{op.index}:{op.kind}"
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite, place if rewrite.exchanges else result
+                names[name] = rewrite, [_place(flow, op)] if rewrite.exchanges else values
     return names
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
     """The report of `explain`: why the nodes that a name or pattern means have their precision, one for each.
     ``replaced``: what `replaced_nodes` finds. Raises AmpError AMP308 for no node."""
-    rewrite, instead = (replaced or {}).get(wanted, (None, wanted))
-    return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, instead)]
+    flow = decided.flow
+    if replaced is None or wanted not in replaced:
+        return [_explanation_of(decided, op, None) for op in find_nodes(flow, wanted)]
+    rewrite, candidates = replaced[wanted]
+    there = {name for op in flow.ops for name in (_place(flow, op), *(flow.values[v].name for v in op.outputs))}
+    instead = next((name for name in candidates if name in there), wanted)
+    return [_explanation_of(decided, op, rewrite) for op in find_nodes(flow, instead)]
 
 
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:

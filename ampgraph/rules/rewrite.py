@@ -91,7 +91,7 @@ class Idle(RewriteRule):
     @property
     def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
-        return f"reads what a {self.what} read, which did nothing and is taken away"
+        return f"a {self.what} did nothing and is taken away: what it read is read instead"
 
 
 def all_low(ops: Iterable[Op], is_low: IsLow) -> bool:

@@ -17,7 +17,6 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
-from ampgraph.core.plan import Decision, Plan, Why
 from ampgraph.report.benched import Benched, Timed
 from cli_helpers import MODELS
 from onnx_text import parse, proto
@@ -84,22 +83,6 @@ def test_reports_show_themselves() -> None:
         assert str(report) == text and "object at" not in text, name
         assert page.startswith(("<p", "<table")) and "<script" not in page and "less<than" not in page, name
         json.dumps(report.to_dict(), allow_nan=False)
-
-
-def test_rows_of_reasons() -> None:
-    """The most decisions first; of each type and rule the first reason, and `KINDS` operators by how often they are."""
-    told = [("float16", "list", kind, f"why {kind}") for kind in ("Relu", "MatMul", "MatMul", "Add", "Neg", "Exp")]
-    told += [("float32", "list", kind, f"why {kind}") for kind in ("Log", "Sqrt", "Softmax", "Sqrt", "Erf")]
-    told.insert(0, ("float32", "user", "Mul", "first"))
-    decided = [Decision("", i, kind, "T", dtype, Why(rule, why)) for i, (dtype, rule, kind, why) in enumerate(told)]
-    rows = Plan("d", "O2", "float16", "ampgraph", "cuda", decisions=decided)._reason_rows()
-    assert [(*row[:3], *row[4:]) for row in rows] == [
-        ("float16", "list", "6", "2 MatMul, 1 Relu, 1 Add, 1 Neg, ...", "why Relu"),
-        ("float32", "list", "5", "2 Sqrt, 1 Log, 1 Softmax, 1 Erf", "why Log"),
-        ("float32", "user", "1", "1 Mul", "first"),
-    ]
-    assert [row[3].count('alt="6 float16"') for row in rows] == [1, 0, 0]
-    assert not Plan("d", "O2", "float16", "ampgraph", "cuda")._reason_rows()
 
 
 KEPT = {"p", "b", "table", "tr", "th", "td", "pre", "details", "summary", "img"}  # where notebooks are only shown

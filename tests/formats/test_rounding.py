@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
 
 def agrees(numbers: Array, dtype: DType) -> bool:
-    """Whether the bits are those of numpy's cast, element by element."""
+    """Whether the bits are those of numpy's cast, element by element; a warning is an error."""
     place = np.empty(numbers.size, dtype)
-    Rounder(dtype).round(numbers, place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Rounder(dtype).round(numbers, place)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = numbers.astype(dtype)
     return bool((place.view(np.uint16) == expected.view(np.uint16)).all())

@@ -372,6 +372,23 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
     assert spilled >= 2 * (2 * number.nbytes + number.nbytes // 4)
 
 
+@pytest.mark.parametrize(("limit", "spilled"), [(24, False), (23, True)])
+def test_all_outputs_together_are_in_memory_up_to_a_limit(tmp_path, monkeypatch, limit, spilled):
+    monkeypatch.setattr(judging, "IN_MEMORY", limit)
+    kept = References(tmp_path)
+    for _ in range(2):  # of 12 bytes each
+        kept.add({"y": np.ones(3, np.float32)}, metric_of("l2"))
+    assert (tmp_path / "expected.bin").exists() == isinstance(kept[1]["y"], np.memmap) == spilled
+    assert not isinstance(kept[0]["y"], np.memmap)
+
+
+def test_a_reference_that_is_nowhere_finite_is_named(tmp_path):
+    kept = References(tmp_path)
+    kept.add({"y": np.array([1, np.inf], np.float32)}, metric_of("l2"))
+    with pytest.raises(AmpError, match="AMP503.*the float32 model's own output 'y' is nowhere finite in sample 1"):
+        kept.add({"y": np.full(2, np.nan, np.float32)}, metric_of("l2"))
+
+
 def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "IN_MEMORY", 0)
     with pytest.raises(AmpError, match="AMP105"):

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ampgraph
+from ampgraph.core.plan import Decision
 from onnx_text import parse
 from planner.support import topics
 
 TABLES: dict[str, Any] = {
     "w": np.eye(16, dtype=np.float32),
     "axis": np.array([1]),
+    "first": np.array([0]),
+    "ahead": np.array(1),
+    "k": (4, 3, 1, 1),
     "same": np.array([8, 16]),
     **{f"w{size}": np.ones((16, size), np.float32) for size in (256, 257, 2048, 2049)},
 }
 
 
-def held_by(rule: str, body: str, dtype: str) -> str:
-    """The operators that a rule holds of a product ``h`` and ``body``, in which ``#2.5`` is a stored number."""
+def held_by(rule: str, body: str, dtype: str) -> Iterable[Decision]:
+    """What a rule holds of a product ``h`` and ``body``, in which ``#2.5`` is a stored number: a decision for each
+    operator."""
     numbers = {f"n{place}": text for place, text in enumerate(dict.fromkeys(re.findall(r"#([-\d.e]+)", body)))}
     for name, text in numbers.items():
         body = re.sub(rf"#{re.escape(text)}(?![-\d.e])", name, body)
     stored = {name: np.float32(text) for name, text in numbers.items()}
     model = parse(f"g (float[8,16] x) => (float y) {{ h = MatMul (x, w)  {body} }}", known=TABLES | stored, opset=18)
     plan = ampgraph.plan(model, "O2", dtype=dtype)
-    found = {item.index: item.kind for item in plan.decisions if item.why.rule == rule and item.index > 0}
-    return " ".join(found.values())
+    return {item.index: item for item in plan.decisions if item.why.rule == rule and item.index > 0}.values()
 
 
 QUOTIENT = "d = Abs (h)  a = Add (d, EPS)  y = Div (h, a)"
@@ -68,10 +73,20 @@ LIMITS = [
     ("pow", "bfloat16", "y = Pow (h, #3)", ""),
     ("pow", "float16", "t = Tanh (h)  c = Mul (t, #127.9)  y = Mul (c, c)", ""),
     ("pow", "float16", "t = Tanh (h)  c = Mul (t, #128)  y = Mul (c, c)", "Mul"),
+    ("pow", "float16", "t = Tanh (h)  c = Mul (t, #31.9)  y = ReduceSumSquare (c, axis)", ""),  # 16 squares
+    ("pow", "float16", "t = Tanh (h)  c = Mul (t, #32)  y = ReduceSumSquare (c, axis)", "ReduceSumSquare"),
     ("pow", "float16", "t = Tanh (h)  c = Mul (t, #0.5)  y = ReduceProd <keepdims = 1> (c, axis)", ""),
     ("pow", "float16", "t = Tanh (h)  c = Mul (t, #0.51)  y = ReduceProd <keepdims = 1> (c, axis)", "ReduceProd"),
     ("pow", "float16", WEIGHED.replace("BETWEEN", "Add (p, #1)").replace("POWER", "#0.5"), "Mul MatMul Add Pow"),
     ("pow", "float16", WEIGHED.replace("BETWEEN", "Add (p, #1)").replace("POWER", "#0.25"), "Mul"),
+    (
+        "pow",
+        "float16",
+        WEIGHED.replace("BETWEEN", "Add (p, #1)").replace("Pow (b, POWER)", "Sqrt (b)"),
+        "Mul MatMul Add Sqrt",
+    ),
+    ("pow", "float16", "q = Mul (h, h)  t = Transpose (h)  p = MatMul (q, t)  y = Sqrt (p)", "Mul"),  # not by weights
+    ("pow", "float16", "q = Mul (h, h)  p = Mul (q, #2)  y = Sqrt (p)", "Mul"),  # no product
     ("pow", "float16", WEIGHED.replace("BETWEEN", "Mul (p, h)").replace("POWER", "#0.5"), "Mul"),
     ("pow", "float16", WEIGHED.replace("BETWEEN", "Relu (p)").replace("POWER", "#0.5"), "Mul"),
     ("probability", "float16", LOG.replace("FLOOR", "Add (p, #6.15e-5)"), "Sigmoid Add Log"),
@@ -86,6 +101,10 @@ LIMITS = [
     ("cancelling", "float16", MOMENTS.replace("KIND", "Sigmoid"), "Mul Mul ReduceSum ReduceSum Sub"),
     ("threshold", "float16", "s = Sign (h)  y = MatMul (s, w)", "Sign"),
     ("threshold", "float16", "y = Sign (h)", ""),
+    ("threshold", "float16", "s = Sign (h)  e = Exp (s)  y = MatMul (e, w)", ""),
+    ("threshold", "float16", "c = Greater (h, #0.5)  s = Where (c, #1, #0)  y = MatMul (s, w)", "Greater"),
+    ("threshold", "float16", "c = Greater (h, #0.5)  s = Where (c, h, #0)  y = MatMul (s, w)", ""),
+    ("threshold", "float16", "s = Sign (w)  y = MatMul (h, s)", ""),  # of a stored tensor
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, #2)  y = MatMul (m, w)", "Sign"),
     ("threshold", "float16", "s = Sign (h)  m = Mul (s, h)  y = MatMul (m, w)", ""),
 ]
@@ -93,7 +112,91 @@ LIMITS = [
 
 @pytest.mark.parametrize(("rule", "dtype", "body", "kinds"), LIMITS)
 def test_what_a_rule_holds(rule: str, dtype: str, body: str, kinds: str) -> None:
-    assert held_by(rule, body, dtype) == kinds
+    assert " ".join(decision.kind for decision in held_by(rule, body, dtype)) == kinds
+
+
+EARLY = "float16 early (x**2 above 255.9)"
+REASONS = [
+    ("eps", QUOTIENT.replace("EPS", "#1e-5"), "eps 1e-05 is lost in float16 (smallest normal 6.1e-05) before Div"),
+    ("exp-sum", SOFTMAX, "Exp overflows float16 above 11.09 and its sum has no upper bound"),
+    ("long-sum", SUM.replace("SIZE", "2049"), "ReduceSum adds 2,049 elements; float16 counts to 2,048"),
+    (
+        "cumsum",
+        "y = CumSum (h, ahead)",
+        "CumSum is exact up to 2,048 in float16, and every later element inherits the error",
+    ),
+    ("pow", "y = Pow (h, #-0.5)", f"Pow with exponent -0.5 leaves {EARLY}"),
+    ("pow", "y = Pow (h, h)", f"Pow with an unknown exponent leaves {EARLY}"),
+    ("pow", "y = Mul (h, h)", f"Mul squares: the result leaves {EARLY}"),
+    ("pow", "y = ReduceSumSquare (h, axis)", f"ReduceSumSquare adds up squares: they leave {EARLY}"),
+    ("pow", "y = ReduceProd (h, axis)", "ReduceProd multiplies many elements: the result leaves float16 early"),
+    (
+        "probability",
+        "p = Softmax (h)  y = Log (p)",
+        "Log magnifies small probabilities: float16 has few digits for them, or none",
+    ),
+    (
+        "cancelling",
+        MOMENTS.replace("KIND", "Softmax"),
+        "Sub takes a small result of large sums of products, which float16 would round",
+    ),
+    ("positions", "s = Sin (h)  y = MatMul (s, w)", "angles of Sin lose their period in float16"),
+    (
+        "threshold",
+        "s = Sign (h)  y = MatMul (s, w)",
+        "a product multiplies what a threshold makes of it: a rounding near that turns all of it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "body", "said"), REASONS)
+def test_why_a_rule_holds(rule: str, body: str, said: str) -> None:
+    assert {decision.why.text for decision in held_by(rule, body, "float16")} == {said}
+
+
+KEPT_SO = "of its elements become zero in float16, and it is stored so: a check counts the error"
+STAYS = ": /0:MatMul stays float32"
+STORED = [
+    ((10, 20), 65504.0, 1, ""),
+    ((10, 20), 65536.0, 1, f"reaches 6.554e+04, beyond float16 (0.5 % of its elements){STAYS}"),
+    ((400, 300), 1e5, 1, f"reaches 1e+05, beyond float16 (less than 0.001 % of its elements){STAYS}"),
+    ((10, 20), 1e-9, 2, ""),
+    ((10, 20), 1e-9, 3, f"1.5 % {KEPT_SO}"),
+    ((10, 20), 1e-9, 100, f"50 % {KEPT_SO}"),
+    ((10, 20), 1e-9, 101, f"would become zero in float16 (50.5 % of its elements){STAYS}"),
+    ((10, 20), 0.0, 101, ""),
+]
+
+
+@pytest.mark.parametrize(("shape", "number", "count", "said"), STORED)
+def test_what_is_said_of_a_stored_tensor(shape: tuple[int, int], number: float, count: int, said: str) -> None:
+    """Ones, but for ``count`` elements."""
+    stored = np.ones(shape, np.float32)
+    stored.reshape(-1)[:count] = number
+    plan = ampgraph.plan(parse(f"g (float[8,{shape[0]}] x) => (float y) {{ y = MatMul (x, w) }}", w=stored), "O2")
+    assert [note.text for note in plan.notes if note.topic == "weight"] == [said] * bool(said)
+
+
+POOLED, ROWS = "a = Conv (x, k)  y = GlobalAveragePool (a)", "a = MatMul (x, w)  y = KIND (a, first)"
+OPEN = [
+    ("webgpu", "float16", "N,3,H,W", POOLED, "adds up in float16, and of how many"),
+    ("webgpu", "float16", "N,3,8,8", POOLED, ""),
+    ("cpu-arm64", "float16", "N,3,8,W", POOLED, "adds up in float16, and of how many"),
+    ("cuda", "float16", "N,3,H,W", POOLED, "adds 16,384 elements; float16 counts to 2,048"),
+    ("cuda", "float16", "N,16", ROWS.replace("KIND", "ReduceMean"), "adds up in float16, and of how many"),
+    ("cuda", "float16", "8,16", ROWS.replace("KIND", "ReduceMean"), ""),
+    ("cuda", "bfloat16", "N,16", ROWS.replace("KIND", "ReduceMean"), ""),
+    ("cuda", "float16", "N,16", ROWS.replace("KIND", "ReduceSum"), ""),
+]
+
+
+@pytest.mark.parametrize(("target", "dtype", "shape", "body", "said"), OPEN)
+def test_a_sum_of_an_open_number(target: str, dtype: str, shape: str, body: str, said: str) -> None:
+    """It is float32 where the target adds up in the low type; elsewhere where a guess is more than it counts."""
+    model = parse(f"g (float[{shape}] x) => (float y) {{ {body} }}", known=TABLES, opset=18)
+    plan = ampgraph.plan(model, "O2", dtype=dtype, target=target)
+    found = {item.why.text for item in plan.decisions if item.why.rule == "long-sum"}
+    assert len(found) == bool(said) and all(said in text for text in found), found
 
 
 CONV = "g (float[1,CHANNELS,8,8] x) => (float y) { y = Conv <kernel_shape = [3, 3]> (x, w) }"

@@ -11,9 +11,11 @@ import pytest
 from onnx import ModelProto, helper
 
 import ampgraph
+from ampgraph.core import selection
 from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Why
+from ampgraph.core.selection import unmatched_hint
 from ampgraph.formats import adapters
 from ampgraph.planner.decisions import (
     ACCURACY,
@@ -39,6 +41,35 @@ from planner.support import converted, decisions, dtype_of, kinds
 from planner.test_guards import model_of_case
 
 W = np.eye(8, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("op:matmul", "did you mean 'MatMul'?"),
+        ("op:Gelu", "did you mean 'com.microsoft::Gelu'?"),  # of another domain
+        ("op:Zzz", "see `ampgraph inspect` for the operators"),
+        ("scope:layer.0", "did you mean 'layers.0.fc'?"),
+        ("scope:zzz", "see `ampgraph inspect` for the layers"),
+        ("value:hiden", "did you mean 'hidden'?"),
+        ("value:zzz", "values are named as in the file"),
+        ("/layers.0/fc/MatMull", "did you mean '/layers.0/fc/MatMul'?"),
+        ("zzz", "nodes are named as in the file; op:, scope: and value: are other ways"),
+    ],
+)
+def test_what_a_pattern_that_names_nothing_may_mean(pattern: str, hint: str) -> None:
+    text = """g (float[4,8] x) => (float[4,8] y) {
+        hidden = MatMul (x, w)  h = com.microsoft.Gelu (hidden)  y = Identity (h) }"""
+    model = parse(text, w=W, domains=["com.microsoft"])
+    model.graph.node[0].name = "/layers.0/fc/MatMul"
+    assert unmatched_hint(adapters.load(model)[0].dataflow(), pattern) == hint
+
+
+def test_a_hint_looks_at_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = adapters.load(layers())[0].dataflow()
+    for count, found in (2, False), (3, True):
+        monkeypatch.setattr(selection, "NAMES", count)
+        assert ("'/layers.1/fc/MatMul'" in unmatched_hint(flow, "/layers.1/fc/MatMull")) == found
 
 
 NAMES = ["/layers.0/fc/MatMul", "/layers.0/act/Relu", "/layers.1/fc/MatMul", "/layers.1/act/Relu", "/head/MatMul"]

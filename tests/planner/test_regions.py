@@ -23,7 +23,7 @@ from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_o
 from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, fused_only_patterns, region_patterns
 from near import difference
 from onnx_text import parse
-from planner.form_models import GROUPED, GROUPS
+from planner.form_models import GROUPED, GROUPS, RMS
 from planner.support import casts, converted, decisions, float32_and_low, kinds
 from planner.without import without
 
@@ -320,6 +320,36 @@ def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> Non
     result = converted(model, level)
     assert "LayerNormalization" not in kinds(result)
     assert [k for k in kinds(result) if k != "Cast"] == [k for k in kinds(model) if k != "Cast"]
+
+
+def rules_with_bias(bias: float) -> list[str]:
+    """The rules that decide of a product and of its sum with a bias of 8 equal numbers at O1."""
+    text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  y = Add (x, b)  o = Relu (y) }"
+    model = parse(text, known={"w": np.eye(8, dtype=F), "b": np.full(8, bias, F)})
+    return [ampgraph.explain(model, node, "O1").slots[0].rule for node in "xy"]
+
+
+def test_a_bias_that_the_low_type_holds_is_tied_to_its_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one leaves its product low."""
+    assert rules_with_bias(65504) == ["region", "region"] and rules_with_bias(65536) == ["list", "weight"]
+    # one that is too long is none
+    monkeypatch.setattr("ampgraph.planner.regions.LONGEST_BIAS", 8)
+    assert rules_with_bias(1) == ["region", "region"]
+    monkeypatch.setattr("ampgraph.planner.regions.LONGEST_BIAS", 7)
+    assert rules_with_bias(1) == ["list", "list"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_norm_that_reads_a_float32_stream_is_float32(asked: bool) -> None:
+    """With --fp32-stream, where it is no kernel of two types: the additions of the stream read the norm's data too."""
+    body = f"""x1 = Add (f, x0)  {RMS.replace("(x,", "(x1,")}  i = Reciprocal (r)  n = Mul (x1, i)  y = Mul (n, g)
+        t = MatMul (y, w)  u = Add (x1, t)  c = Add (u, t)  z = MatMul (c, w)"""
+    text = f"g (float[4,8] f) => (float[4,8] z) {{ x0 = MatMul (f, w)  {body} }}"
+    stored = {"two": F(2), "eps": F(1e-5), "w": np.eye(8, dtype=F), "g": np.linspace(0.5, 2, 8, dtype=F)}
+    model = parse(text, known=stored, opset=16)
+    slot = ampgraph.explain(model, "y", "O2", dtype="bfloat16", fp32_stream=asked).slots[0]
+    said = "in a float32 stream: RMSNormalization reads data that others add to, and is no kernel of two types"
+    assert ((slot.rule, slot.reason, slot.dtype) == ("fp32_stream", said, "float32")) is asked
 
 
 def test_a_bias_joins_its_product() -> None:

@@ -115,7 +115,9 @@ def test_forms_are_named_and_matched() -> None:
     assert said(gelu(GELUS["swapped"])).startswith(
         "1 GELU rewritten to multiply by 0.5 last, which the target runs as one kernel (half)"
     )
-    assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last (half)"
+    for node, shown in (("h", "h_doubled"), ("y", "y")):  # both stay, with other operands
+        at = ampgraph.explain(gelu(GELUS["swapped"]), node)
+        assert (at.node, at.region) == (shown, "its region is written as x * y, halved last (half)")
     assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div (quotient)"
     # plans with a form are matched by place
     given = gelu(GELUS["swapped"])
@@ -575,7 +577,34 @@ def explained(name: str, node: str) -> list[tuple[str, str]]:
     return [(one.node, one.region) for one in found]
 
 
-@pytest.mark.parametrize("node", ["k", "s"])
-def test_a_scaling_of_the_other_operand_is_explained_at_the_product(node: str) -> None:
-    said = "makes scores of which a number scales the other operand now, which further products read unscaled"
-    assert explained("across", node) == [("s", said)]
+EARLY = "reads or makes what a number scaled behind moves, and scales before them now"
+ACROSS = "makes scores of which a number scales the other operand now, which further products read unscaled"
+STORED = "a stored tensor is not moved any more, but stored as it is added"
+
+
+SAID = {"early": ("s", EARLY), "across": ("s", ACROSS), "stored": ("a", STORED)}
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [("early", "t"), ("early", "q"), ("across", "k"), ("across", "s"), ("stored", "r"), ("stored", "b")],
+)
+def test_what_is_no_more_is_explained_at_what_reads_it(name: str, node: str) -> None:
+    assert explained(name, node) == [SAID[name]]
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("p = Pad (f, amounts)  z = MatMul (p, w)", "z"),
+        ("p = Pad (f, amounts)  r = Pad (p, amounts)  z = MatMul (r, w)", "z"),
+        ("h = MatMul (f, w)  p = Pad (h, amounts)  z = MatMul (p, w)", "h"),
+    ],
+    ids=["of an input", "before another", "of a result"],
+)
+def test_what_did_nothing_is_explained_at_its_neighbour(body: str, shown: str) -> None:
+    text = f"g (float[4,8] f) => (float[4,8] z) {{ {body} }}"
+    model = parse(text, known={"w": np.eye(8, dtype=np.float32), "amounts": np.zeros(4, np.int64)}, opset=18)
+    (found,) = ampgraph.explain_all(model, "p", "O2")
+    said = "a Pad (pad) did nothing and is taken away: what it read is read instead"
+    assert (found.node, found.region) == (shown, said)

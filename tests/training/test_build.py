@@ -699,6 +699,14 @@ def test_the_normalization_of_the_data_and_a_mask_are_not_trained():
     assert names(body, **given) == ["w", "bias"]
 
 
+def test_numbers_that_are_not_the_datas_normalization_are_trained():
+    """Two numbers that are added; what is subtracted from no data, and data that are subtracted from a bias."""
+    assert names("y = Add (x, b)", inputs="float[N,2] x", b=[0.5, 1]) == ["b"]
+    assert names("h = Relu (x)  y = Sub (h, b)", b=[1, 2, 3, 4]) == ["b"]
+    assert names("y = Sub (b, x)", b=[1, 2, 3, 4]) == ["b"]
+    assert names("y = Concat <axis = 0> (x, none)", none=np.zeros((0, 4))) == []
+
+
 @pytest.mark.parametrize("number", [-1e4, -65504, float("-inf"), float("nan")])
 def test_a_mask_by_its_numbers(number):
     assert names("y = Add (x, mask)", mask=[0, 0, number, 0]) == []

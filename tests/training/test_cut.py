@@ -20,7 +20,7 @@ from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.cut import cut, rounded_once
+from ampgraph.training.step.cut import _known_shape, cut, rounded_once
 from ampgraph.training.step.training_step import Run
 from cli_helpers import refused
 from npz import write_npz
@@ -125,12 +125,33 @@ def test_names_of_nodes_say_nothing():
     same_bits(step, batches(2), strict=False)
 
 
-@pytest.mark.parametrize("runs", [(), (Run(("w1",), (), (), ("gone",)),)])
-def test_a_step_that_does_not_say_what_its_gradients_are_is_refused(runs):
-    """As one of an older version, which trains all the same."""
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"runs": ()}, "nothing says what its gradients are"),
+        ({"runs": (Run(("w1",), (), (), ("gone",)),)}, "no node makes 'gone'"),
+        ({"inputs": ("x", "t", "w1")}, "its update reads input 'w1'"),
+    ],
+)
+def test_a_step_that_does_not_say_what_its_gradients_are_is_refused(told, said):
+    """As one of an older version, which trains all the same; and one whose update reads the batch."""
     step = build_training_step(regression(), loss="loss", optimizer="sgd", level="O0")
-    with pytest.raises(AmpError, match="AMP206.*cannot be cut"):
-        cut(replace(step, layout=replace(step.layout, runs=runs)))
+    with pytest.raises(AmpError, match=f"AMP206.*cannot be cut into gradients and update: {said}"):
+        cut(replace(step, layout=replace(step.layout, **told)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "said"),
+    [
+        (ir.DataType.FLOAT16, [2, 3], "FLOAT16 .2, 3."),
+        (ir.DataType.FLOAT, ["N", 3], "FLOAT .*3."),
+        (ir.DataType.FLOAT, None, "FLOAT None"),
+    ],
+)
+def test_gradients_are_float32_of_a_known_shape(dtype, shape, said):
+    value = ir.Value(name="v", type=ir.TensorType(dtype), shape=None if shape is None else ir.Shape(shape))
+    with pytest.raises(AmpError, match=f"AMP206.*'v' is {said}"):
+        _known_shape(value)
 
 
 def test_what_only_bodies_of_nodes_that_go_read_goes_too():

@@ -145,7 +145,7 @@ class MindirGraph(EditableGraph):
         """Raises AmpError (AMP201, AMP202) for a MindIR structure that MindSpore could not read, as unsorted nodes."""
         check_structure(self.file)
 
-    def refuse_training(self) -> None:
+    def refuse_unknown_training(self) -> None:
         """Raises AmpError AMP205 for a MindIR step whose scopes do not show the network's forward and backward."""
         refuse_unknown_step(self.file.model)
 

@@ -106,7 +106,7 @@ class OnnxGraph(RunnableOnnx):
             self._found_graphs = list(all_graphs(self.model))
         return self._found_graphs
 
-    def refuse_training(self) -> None:
+    def refuse_unknown_training(self) -> None:
         """Raises AmpError AMP205 for an ONNX training step of ours; `training_info` is refused when a model is read."""
         if TRAINING_STEP in self.model.metadata_props:
             hint = (

@@ -40,7 +40,7 @@ class StoredMoves(Idle):
     @property
     def explanation(self) -> str:
         """What the rewrite did to a node, as `explain` says it."""
-        return "moved a stored tensor, which is stored as it is added now"
+        return "a stored tensor is not moved any more, but stored as it is added"
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Stores the tensor as the moves leave it, and takes them away."""

@@ -31,7 +31,7 @@ def read_forward(model: object) -> ir.Model:
             "nn.TrainOneStepWithLossScaleCell exports them"
         )
         raise AmpError("AMP104", f"cannot build a training step from {graph.format}", hint=hint)
-    graph.refuse_training()
+    graph.refuse_unknown_training()
     opset = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", OLDEST))
     if opset < OLDEST:
         converted = adapters.at_opset(graph, OLDEST)

@@ -129,7 +129,8 @@ class _TrainingRun:
         options: FitOptions,
         group: Ranks,
     ) -> None:
-        """Checks all that is given to `fit`; the trainer's state is not changed yet."""
+        """Checks all that is given to `fit`, on all ranks together; for a checkpoint the data are read once, for
+        their digest, and the first rank's trainer opens its evaluation. The trainer's state is not changed yet."""
         self.trainer, self.group = trainer, group
         self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))
         self.data = trainer.feeds.dataset(data)

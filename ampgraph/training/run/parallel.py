@@ -287,8 +287,8 @@ class ShardedBinding(ParallelBinding):
         return self._first[name].shape if name in self._plan.spans else super().shape(name)
 
     def reader(self) -> Callable[[str], Array]:
-        """A function that gives a training state tensor by name, as `get`, on one rank alone: slots are collected from
-        all ranks now, which call this together."""
+        """A function that gives a training state tensor by name, as `get`, until the next step, on one rank alone:
+        slots are collected from all ranks now, which call this together."""
         slots = {name: self.get(name) for name in self._plan.spans if name not in self._all.parts}
         return lambda name: slots[name] if name in slots else self.get(name)
 

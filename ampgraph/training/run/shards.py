@@ -251,7 +251,8 @@ class SlicedUpdate:
 
     def take(self, state: ir.Value) -> None:
         """Update shared out to ranks: gives the graph an input of this rank's part of a state, a vector, under the
-        state's name. Must be called for all divided state before any `output`."""
+        state's name. Must be called for all divided state before any `output`, which would cut a part out of a state
+        that was not taken yet, as of an input that every rank holds whole."""
         part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([self._length(state)]))
         state.name = self.b.fresh(f"whole/{state.name}")
         self.graph.inputs.append(part)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from ampgraph.core.dataflow import NONE, Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.core.graph import Stored
 from ampgraph.formats.mindir import schema, view
+from ampgraph.formats.mindir.graph import DEEPEST, MOST_ELEMENTS, check_structure
 from formats.mindir.files import fill, fixed, flow_of, names, op_of, units
 from formats.mindir.parse import convert, dump, graph_of, parse
 
@@ -285,6 +289,68 @@ def test_what_cannot_be_read(body: str, code: str, message: str) -> None:
         graph.prepare()
         graph.dataflow()
     assert caught.value.code == code and caught.value.hint
+
+
+SOUND = """
+    main(x: f32[2])
+      parameter w: f32[2]
+      l = Load(w, state)
+      d = Depend(x, l)
+      a = Add(d, l)
+      return a
+"""
+FAULTS: dict[str, Callable[[Any], object]] = {
+    "two parameters are called 'w'": lambda model: model.graph.parameter.add(name="main:v", ref_key="w"),
+    "has 0 outputs; every node has one": lambda model: node_of(model, "Depend").output.pop(),
+    "two things are called 'main:d'": lambda model: set_first(node_of(model, "Load").output, "main:d"),
+    "something has no name": lambda model: set_first(node_of(model, "Load").output, ""),
+    "two functions have one name, or one has none": lambda model: [model.functions.add(name="f") for _ in range(2)],
+    "node 'main:a' reads 'nobody', which its graph does not have": lambda model: set_first(
+        node_of(model, "Add").input, "nobody"
+    ),
+    "node 'main:d' reads 'main:a', before it is made": lambda model: set_first(
+        node_of(model, "Depend").input, "main:a"
+    ),
+    "Depend 'main:d' has 0 operands, and needs 1": lambda model: node_of(model, "Depend").ClearField("input"),
+    "graph 'main' returns 'nobody', which nothing makes": lambda model: setattr(
+        model.graph.output[0], "name", "nobody"
+    ),
+}
+
+
+def node_of(model: Any, kind: str) -> Any:
+    known = view.primitives(model)
+    return next(node for node in model.graph.node if view.kind_of(node, known) == kind)
+
+
+def set_first(names: Any, name: str) -> None:
+    names[0] = name
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_fault_of_the_structure_is_named(message: str) -> None:
+    model = parse(SOUND)
+    graph_of(model).prepare()
+    FAULTS[message](model)
+    with pytest.raises(AmpError, match=f"AMP202.*{message}"):
+        graph_of(model).prepare()
+
+
+@pytest.mark.parametrize(
+    ("elements", "depth"), [(MOST_ELEMENTS, 2), (MOST_ELEMENTS + 1, 2), (2, DEEPEST), (2, DEEPEST + 1)]
+)
+def test_tuples_are_so_large_and_so_deep_at_most(elements: int, depth: int) -> None:
+    model = parse(SOUND.replace("d = Depend(x, l)", "t0 = MakeTuple(x, x)\n d = Depend(x, l)"))
+    place = next(node for node in model.graph.node if node.output[0] == "main:t0")
+    place.input[:] = ["main:x"] * elements
+    for number in range(1, depth):
+        node = model.graph.node.add(name=f"t{number}", op_type=place.op_type, output=[f"main:t{number}"])
+        node.input.append(f"main:t{number - 1}")
+    if elements <= MOST_ELEMENTS and depth <= DEEPEST:
+        check_structure(graph_of(model).file)
+        return
+    with pytest.raises(AmpError, match=f"AMP202.*tuple 'main:t.*' has {elements:,} elements, [0-9]* deep"):
+        check_structure(graph_of(model).file)
 
 
 # What the dataflow shows of MindIR functions: branches, loops, calls; text in, facts out.

@@ -106,6 +106,17 @@ def test_gradients_are_looked_at() -> None:
     assert check_finite(model) == 0
 
 
+def test_the_first_gradient_belongs_to_what_the_loss_reads() -> None:
+    """A gradient that reads nothing but the loss's is known by the value that the network hands to the loss."""
+    text = STEP.replace("y = MatMul(h, b, false, true)", "q = MatMul(h, b, false, true)")
+    text = text.replace("d = Sub(y, t)", f"y = Neg(q) @{NET}/Neg-op0\n      d = Sub(y, t)")
+    text = text.replace("dh = ", f"dq = Neg(seed) @Gradients/{NET}/Grad_Neg/Neg-op0\n      dh = ", 1)
+    flow = MindirGraph(MindirFile(parse(text.replace("MatMul(seed", "MatMul(dq")), None)).dataflow()
+    names = {op.id: flow.values[op.outputs[0]].name.removeprefix("main:") for op in flow.ops if op.outputs}
+    follows = {names[op.id]: names[op.follows] for op in flow.ops if op.follows >= 0}
+    assert (follows["dq"], follows["dh"], follows["dv"]) == ("y", "q", "q")
+
+
 def test_steps_that_are_refused() -> None:
     model = parse(STEP.replace("Depend(status, grads)", "Depend(status, gw)"))
     with pytest.raises(AmpError, match="AMP205.*unknown form") as caught:

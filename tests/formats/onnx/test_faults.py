@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import onnx
 import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.formats.onnx import faults
+from ampgraph.formats.onnx import io as onnx_io
 from ampgraph.numerics.strict.session import StrictSession
 from effort import lines_run
 from formats.onnx.helpers import code
@@ -133,9 +137,36 @@ def test_functions_that_multiply_are_refused_before_they_are_expanded():
     ampgraph.convert(body("a = loc.f0 (x)  y = MatMul (a, w)", functions=tree(6), domains=["loc"]), check="off")
 
 
+@pytest.mark.parametrize(("most", "refused"), [(6, False), (5, True)])
+def test_so_many_nodes_may_be_there_once_functions_are_expanded(monkeypatch, most, refused):
+    """Two calls of two nodes each: the calls count as well as what is in them."""
+    monkeypatch.setattr(faults, "MOST_NODES", most)
+    functions = '<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { t = Relu (a)  b = Relu (t) }'
+    model = onnx_io.deserialize(body("a = loc.f (x)  y = loc.f (a)", functions=functions, domains=["loc"]), None)
+    said = "6 nodes once functions are expanded, and 5 are the most"
+    with pytest.raises(AmpError, match=said) if refused else nullcontext():
+        faults.refuse_multiplied(model)
+
+
 def test_a_function_that_calls_itself_is_refused():
     functions = '<domain: "loc", opset_import: ["" : 17, "loc" : 1]> f (a) => (b) { b = loc.f (a) }'
     assert code(lambda: ampgraph.convert(body("y = loc.f (x)", functions=functions, domains=["loc"]))) == "AMP203"
+
+
+def test_what_is_said_of_versions_that_nobody_knows():
+    newest, ml = faults.NEWEST[""], faults.NEWEST["ai.onnx.ml"]
+    model = body("y = MatMul (x, w)", opset=newest)
+    model.opset_import.add(domain="ai.onnx.ml", version=ml)
+    model.opset_import.add(domain="of.others", version=9999)
+    model.ir_version = onnx.IR_VERSION
+    assert faults.unknown_versions(model) == []
+    model.ir_version += 1
+    model.opset_import[0].version, model.opset_import[1].version = 0, ml + 1
+    assert faults.unknown_versions(model) == [
+        f"IR version {onnx.IR_VERSION + 1} is unknown: read as {onnx.IR_VERSION}, the newest known here",
+        "opset 0 is unknown: no operator of it is known",
+        f"opset {ml + 1} of ai.onnx.ml is unknown: read as {ml}, the newest known here",
+    ]
 
 
 @pytest.mark.parametrize(
