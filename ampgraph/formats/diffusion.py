@@ -12,8 +12,9 @@ inverse is that of a Markov chain along each axis, an error goes to the next pla
 across by -RHO**2 (R. Floyd and L. Steinberg, 1976, with other shares). What no place of the channel takes is carried to
 the following channels, by the inverse of I (x) R + MEAN (J. Sherman and W. Morrison, 1950).
 
-A bias b that is rounded to b + d shifts all places alike. Behind layers that were normalised w x has a mean of about -b
-and a deviation of about 1, so that of all factors of w that of 1 + d b / (b**2 + 1) makes up for most of d.
+A bias b that is rounded to b + d shifts all places alike. Behind layers that were normalised w x has a mean of about
+-b; its variance is taken for 1 + |w|**2. Of all factors of w then that of 1 + d b / (b**2 + 1 + |w|**2) makes up for
+most of d.
 """
 
 from __future__ import annotations
@@ -77,11 +78,14 @@ def _moved(place: tuple[int, ...], way: tuple[int, ...], shape: tuple[int, ...])
     return to if all(at < size for at, size in zip(to, shape, strict=True)) else None
 
 
-def making_up_for(biases: Array, low: Array) -> Array:
+def making_up_for(biases: Array, low: Array, weights: Array) -> Array:
     """The factors of a convolution's weights, one an output channel, in float64, that make up for what rounding added
-    to the ``biases``, which are ``low`` now; 1 where one of the two is not finite."""
+    to the ``biases``, which are ``low`` now; 1 where one of the two is not finite. ``weights``: output channels first.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
-        factors: Array = 1 + (low.astype(np.float64) - biases) * biases / (np.square(biases) + 1)
+        variances = 1 + np.square(weights.reshape(len(biases), -1)).sum(1, dtype=np.float64)
+        added = low.astype(np.float64) - biases
+        factors: Array = 1 + added * biases / (np.square(biases, dtype=np.float64) + variances)
     factors[~np.isfinite(factors)] = 1
     return factors
 

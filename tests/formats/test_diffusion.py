@@ -86,16 +86,18 @@ def test_a_mean_of_all_inputs_is_kept(shape: tuple[int, ...]) -> None:
 
 
 def test_the_factor_for_a_bias_is_the_best_there_is() -> None:
-    biases = np.random.default_rng(3).normal(0, 3, 200)
-    low = biases.astype(HALF)
-    factors = making_up_for(biases, low)
+    random = np.random.default_rng(3)
+    biases, exact = random.normal(0, 3, 200), random.normal(0, 0.3, (200, 4, 3, 3))
+    low, variances = biases.astype(HALF), 1 + np.square(exact).sum((1, 2, 3))
+    factors = making_up_for(biases, low, exact)
 
     def shift(factors: Array) -> Array:
-        """What is added to w x + b, squared, where w x has a mean of -b and a deviation of 1."""
-        return np.square(low - biases - (factors - 1) * biases) + np.square(factors - 1)
+        """What is added to w x + b, squared, where w x has a mean of -b."""
+        return np.square(low - biases - (factors - 1) * biases) + np.square(factors - 1) * variances
 
     assert (shift(factors) < shift(factors + 1e-6)).all() and (shift(factors) < shift(factors - 1e-6)).all()
-    assert making_up_for(np.array([1e9, np.nan, 0.0]), np.array([np.inf, np.nan, 0.0], HALF)).tolist() == [1, 1, 1]
+    low = np.array([np.inf, np.nan, 0.0], HALF)
+    assert making_up_for(np.array([1e9, np.nan, 0.0]), low, np.ones((3, 2))).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3, 3), (4, 0, 3, 3), (5,)], ids=str)

@@ -317,10 +317,11 @@ class ChannelsTensor(RoundedTensor):
     def chunks(self) -> Iterator[Array]:
         """As of `RoundedTensor`, whole output channels at a time; one with a number that is not finite, before or after
         rounding, is rounded number by number."""
-        factors = np.full(self.dims[0], self.factor)
+        weights, factors = flat(self.source).reshape(self.dims), np.full(self.dims[0], self.factor)
         if self.bias is not None:
-            factors *= making_up_for(flat(self.bias.source).astype(np.float64) * self.bias.factor, self.bias.whole())
-        return diffused(flat(self.source).reshape(self.dims), factors, self.low)
+            biases = flat(self.bias.source).astype(np.float64) * self.bias.factor
+            factors *= making_up_for(biases, self.bias.whole(), weights)
+        return diffused(weights, factors, self.low)
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
