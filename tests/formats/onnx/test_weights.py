@@ -444,17 +444,17 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 0.3])
 def test_channels_are_rounded_with_their_factor_and_biases(factor: float) -> None:
-    numbers = np.random.default_rng(2).normal(0.03, 0.1, (3, 4, 5)).astype(np.float32)
+    numbers = np.random.default_rng(2).normal(0.03, 0.1, (40, 4, 5)).astype(np.float32)
     numbers[0, 1, 2], numbers[0, 3, 4] = np.inf, np.nan
-    biases = np.array([1, 3.0009, 0.01], np.float32)
+    biases = np.array([1, 3.0009, *[0] * 38], np.float32)
     plain, bias = (RoundedTensor(ir.tensor(array), "float16", factor=factor) for array in (numbers, biases))
     alone, beside = ChannelsTensor(plain, None, "float16"), ChannelsTensor(plain, bias, "float16")
-    assert alone.dims == (3, 4, 5) and alone.factor == factor and alone.tobytes() == alone.whole().tobytes()
-    rows, shifted, rounded_rows = (tensor.whole().reshape(3, -1) for tensor in (alone, beside, plain))
+    assert alone.dims == (40, 4, 5) and alone.factor == factor and alone.tobytes() == alone.whole().tobytes()
+    rows, shifted, rounded_rows = (tensor.whole().reshape(40, -1) for tensor in (alone, beside, plain))
     np.testing.assert_array_equal(rows[0], rounded_rows[0])
-    exact = numbers.reshape(3, -1)[1:].astype(np.float64) * factor
+    exact = numbers.reshape(40, -1)[1:].astype(np.float64) * factor
     off, plainly = (part[1:].astype(np.float64) - exact for part in (rows, rounded_rows))
-    assert np.abs(off.sum(1)).max() < np.abs(plainly.sum(1)).max()
+    assert np.abs(off.sum(1)).mean() < 0.8 * np.abs(plainly.sum(1)).mean()
     moved = (shifted[1].astype(np.float64) / exact[0]).mean() - (rows[1].astype(np.float64) / exact[0]).mean()
     assert moved * (bias.whole()[1] - biases[1] * factor) > 0  # as the bias is
-    np.testing.assert_array_equal(shifted[2], rows[2])
+    np.testing.assert_array_equal(shifted[2:], rows[2:])
