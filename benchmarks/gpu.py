@@ -86,7 +86,7 @@ def as_told(model: Path, row: Row, args: argparse.Namespace) -> Row:
     from ampgraph.report.fusions import TargetGraph
     from ampgraph.runtime.optimizing import optimized
 
-    graph = TargetGraph.of(optimized(model, python=args.stand_ins))
+    graph = TargetGraph.from_optimized(optimized(model, python=args.stand_ins))
     own = {kind.partition("::")[2]: count for kind, count in graph.fused.items() if "::" in kind}
     told = {"fused": own, "copies": sum(graph.copies.values())}
     return {"told": told, "differs": sorted(key for key, value in told.items() if row[key] != value)}

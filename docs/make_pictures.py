@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import ampgraph
-from ampgraph.core.sketches import along, svg
+from ampgraph.core.sketches import strip_elements, svg
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent / "models" / "digits_transformer.onnx"
@@ -62,7 +62,7 @@ def levels() -> str:
         kinds = kinds or ["float32"]  # O0 decides nothing
         low = 100 * sum(kind != "float32" for kind in kinds) / len(kinds)
         y = 8 + 28 * row
-        drawn += [f'<text x="4" y="{y + 13}" {text}>{level}</text>', along(kinds, 640, 48, y)]
+        drawn += [f'<text x="4" y="{y + 13}" {text}>{level}</text>', strip_elements(kinds, 640, 48, y)]
         drawn.append(f'<text x="696" y="{y + 13}" {text}>{low:.0f} % float16</text>')
     return svg("".join(drawn), 800, 148) + "\n"
 

@@ -79,13 +79,17 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
     """A sketch of types along a graph: a strip in their colours, of each piece that of the most frequent. ``words`` say
     the same as text."""
+    return image(strip_elements(types, width), width, 16, words)
+
+
+def strip_elements(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
+    """The SVG elements of a sketch's strip (see `strip`), from ``x`` and ``y`` on, 16 pixels high."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
-    drawn = "".join(
-        _svg_rectangle(i * size, size + 0.3, 0, 16, COLOURS.get(max(piece, key=piece.count), GREY))
+    return "".join(
+        _svg_rectangle(x + i * size, size + 0.3, y, 16, COLOURS.get(max(piece, key=piece.count), GREY))
         for i, piece in enumerate(pieces)
     )
-    return image(drawn, width, 16, words)
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:

@@ -59,7 +59,7 @@ def measured(source: Path, converter: str, args: argparse.Namespace) -> Row:
             if not model.exists():
                 return Row(source.stem, converter, None, str(child.failure or child.report.get("error")))
         try:
-            return Row(source.stem, converter, TargetGraph.of(optimized(model, python=args.python)))
+            return Row(source.stem, converter, TargetGraph.from_optimized(optimized(model, python=args.python)))
         except NotOptimized as why:
             return Row(source.stem, converter, None, str(why))
 

@@ -83,7 +83,7 @@ def measured(name: str, path: Path, level: str, scale: str | None, batch: int | 
     views = update.count("Reshape")
     sizes = "any" if batch is None else str(batch)
     count = len(step.parameters)
-    return Row(name, count, level, scale or "none", sizes, TargetGraph.of(found), len(update), views)
+    return Row(name, count, level, scale or "none", sizes, TargetGraph.from_optimized(found), len(update), views)
 
 
 def main() -> None:

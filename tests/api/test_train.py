@@ -59,6 +59,6 @@ def test_normalisation_is_for_files() -> None:
 def test_what_mindspore_has_not_is_refused_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AmpError, match="AMP325.*--accumulate"):
         train._open_trainer("step.mindir", RunOptions("cpu", accumulate=2), None)
-    monkeypatch.setattr(train, "launched", lambda: (0, 2))
+    monkeypatch.setattr(train, "rank_and_world", lambda: (0, 2))
     with pytest.raises(AmpError, match="AMP325.*one of several"):
         train._open_trainer("step.mindir", RunOptions("cpu"), "auto")

