@@ -78,7 +78,7 @@ def _moved(place: tuple[int, ...], way: tuple[int, ...], shape: tuple[int, ...])
     return to if all(at < size for at, size in zip(to, shape, strict=True)) else None
 
 
-def making_up_for(biases: Array, low: Array, weights: Array) -> Array:
+def factors_for_biases(biases: Array, low: Array, weights: Array) -> Array:
     """The factors of a convolution's weights, one an output channel, in float64, that make up for what rounding added
     to the ``biases``, which are ``low`` now; 1 where one of the two is not finite. ``weights``: output channels first.
     """
@@ -90,7 +90,7 @@ def making_up_for(biases: Array, low: Array, weights: Array) -> Array:
     return factors
 
 
-def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
+def diffuse_errors(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
     """The float32 weights of a convolution (output channels, input channels, then a kernel's axes), times ``factors``
     (one an output channel), in the low ``dtype``: whole output channels at a time, in one dimension.
 
@@ -110,7 +110,7 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
         exact = rows[start : start + some] * factors[start : start + some, None].astype(np.float32)
         padded = np.pad(exact, ((0, 0), (0, absent))) if absent else exact
         lanes = np.ascontiguousarray(padded.reshape(-1, size * places).T)
-        _diffuse(lanes.reshape(size, places, -1), kernel, low)
+        _round_lanes(lanes.reshape(size, places, -1), kernel, low)
         with np.errstate(over="ignore", invalid="ignore"):
             found = lanes.astype(dtype).T.reshape(padded.shape)[:, : exact.shape[1]]
             odd = (found.view(np.uint16) & ~SIGN).max(1) >= infinite
@@ -120,7 +120,7 @@ def diffused(weights: Array, factors: Array, dtype: DType) -> Iterator[Array]:
 
 
 @np.errstate(invalid="ignore", over="ignore")  # rows that are not finite
-def _diffuse(weights: Array, kernel: Places, low: LowType) -> None:
+def _round_lanes(weights: Array, kernel: Places, low: LowType) -> None:
     """Error diffusion: rounds float32 weights (channels, places, lanes) in place, each lane by itself.
 
     x + 3/2 M - 3/2 M is x rounded to a multiple of a step, where M is 2**23 steps."""

@@ -11,7 +11,7 @@ import pytest
 from ampgraph.core.arrays import Array, DType
 from ampgraph.core.low_types import low_type
 from ampgraph.formats import diffusion
-from ampgraph.formats.diffusion import MEAN, RHO, Places, making_up_for
+from ampgraph.formats.diffusion import MEAN, RHO, Places, factors_for_biases
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 SHAPES = [
@@ -32,7 +32,7 @@ def weights(shape: tuple[int, ...]) -> Array:
 
 def diffused(exact: Array, dtype: DType) -> Array:
     """The weights, rounded together, in their shape."""
-    parts = diffusion.diffused(exact, np.ones(len(exact)), dtype)
+    parts = diffusion.diffuse_errors(exact, np.ones(len(exact)), dtype)
     return np.concatenate([part.copy() for part in parts]).reshape(exact.shape)
 
 
@@ -89,7 +89,7 @@ def test_the_factor_for_a_bias_is_the_best_there_is() -> None:
     random = np.random.default_rng(3)
     biases, exact = random.normal(0, 3, 200), random.normal(0, 0.3, (200, 4, 3, 3))
     low, variances = biases.astype(HALF), 1 + np.square(exact).sum((1, 2, 3))
-    factors = making_up_for(biases, low, exact)
+    factors = factors_for_biases(biases, low, exact)
 
     def shift(factors: Array) -> Array:
         """What is added to w x + b, squared, where w x has a mean of -b."""
@@ -97,13 +97,13 @@ def test_the_factor_for_a_bias_is_the_best_there_is() -> None:
 
     assert (shift(factors) < shift(factors + 1e-6)).all() and (shift(factors) < shift(factors - 1e-6)).all()
     low = np.array([np.inf, np.nan, 0.0], HALF)
-    assert making_up_for(np.array([1e9, np.nan, 0.0]), low, np.ones((3, 2))).tolist() == [1, 1, 1]
+    assert factors_for_biases(np.array([1e9, np.nan, 0.0]), low, np.ones((3, 2))).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3, 3), (4, 0, 3, 3), (5,)], ids=str)
 def test_what_is_no_kernel_is_rounded_all_the_same(shape: tuple[int, ...]) -> None:
     exact = np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    parts = [part.tolist() for part in diffusion.diffused(exact, np.ones(len(exact)), HALF)]
+    parts = [part.tolist() for part in diffusion.diffuse_errors(exact, np.ones(len(exact)), HALF)]
     assert sum(parts, []) == exact.astype(HALF).reshape(-1).tolist()
 
 
@@ -145,7 +145,7 @@ def test_the_ends_of_the_range_stay_in_it() -> None:
 
 def test_a_factor_makes_nothing_infinite() -> None:
     exact = np.array([[65510, 1], [-65519, 2]], np.float32)
-    (part,) = diffusion.diffused(exact, np.array([1 + 2.0**-12, 1 + 2.0**-11]), HALF)
+    (part,) = diffusion.diffuse_errors(exact, np.array([1 + 2.0**-12, 1 + 2.0**-11]), HALF)
     assert part.tolist() == [65504, 1, -65504, 2]
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..diffusion import diffused, making_up_for
+from ..diffusion import diffuse_errors, factors_for_biases
 from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .nodes import attribute
 from .types import DTYPES
@@ -320,8 +320,8 @@ class ChannelsTensor(RoundedTensor):
         weights, factors = flat(self.source).reshape(self.dims), np.full(self.dims[0], self.factor)
         if self.bias is not None:
             biases = flat(self.bias.source).astype(np.float64) * self.bias.factor
-            factors *= making_up_for(biases, self.bias.whole(), weights)
-        return diffused(weights, factors, self.low)
+            factors *= factors_for_biases(biases, self.bias.whole(), weights)
+        return diffuse_errors(weights, factors, self.low)
 
 
 def round_channels(node: ir.Node, dtype: str) -> bool:
