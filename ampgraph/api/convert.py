@@ -19,7 +19,7 @@ from ..numerics.metrics.metric import Function
 from ..report.picture.writing import picture_conversion, refuse_page
 from ..report.summary import Summary
 from .calibrate import Measuring
-from .check import convert_and_check
+from .checked import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .steps import Checking, Job

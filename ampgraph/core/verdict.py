@@ -110,6 +110,12 @@ class CheckVerdict(Data):
         return self.outcome == DOUBTFUL
 
     @property
+    def overflows(self) -> bool:
+        """Whether a low value overflows on the generated inputs of a check, or comes near the end of its type."""
+        infinite = self.missed and self.error == math.inf and not (self.reason or self.refused)
+        return self.generated and (infinite or bool(self.near))
+
+    @property
     def repair(self) -> tuple[str, ...]:
         """Of the verdict of a check: options of `convert` that mend the result."""
         return fp32_options(self.mended_by)
