@@ -1,8 +1,9 @@
 """A conversion with the check with which it ends, and what takes its place where the check says so.
 
-By itself: a conversion without the measured ranges, where these do harm, or with those of generated inputs, where
-float16 overflows on these. Where `--repair` is given, a result that misses is converted again with more in float32: by
-the ranges of the samples, then by tune's search, then by what the check itself finds.
+By itself: a conversion without the measured ranges, where these do harm; with those of generated inputs, where float16
+overflows on these; with the stem in float32, where the error is too large or may be. Where `--repair` is given, a
+result that misses is converted again with more in float32: by the ranges of the samples, then by tune's search, then by
+what the check itself finds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..core.collector import quiet_collector
 from ..core.plan import Note
 from ..core.progress import Progress, silent
 from ..core.verdict import ALL, CheckVerdict
+from ..formats import adapters
 from ..formats.checks import faults_reported
 from .calibrate import Measuring
 from .check import (
@@ -32,6 +34,10 @@ from .check import (
 from .steps import Conversion, Job, convert_in_memory, summary_of, write_files
 
 GUARDED = "float16 overflows on generated inputs or comes near it: --data DIR, samples of yours, may need less float32"
+STEM_HELD = (
+    "the first products are float32, as most of the error came from there; NVIDIA's TF32, on by default, rounds their "
+    "operands as well (in ONNX Runtime use_tf32=0 turns it off)"
+)
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
 
@@ -39,9 +45,9 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
     """Converts, checks the result, and repairs it where it missed and the job asks for that; writes the job's files.
 
     The file is written before the check, which takes longer, unless the verdict decides what is written: by repairs, by
-    ranges that turn out to harm, or where the check is required; and again where `guard_by_generated_ranges` makes
-    another. A result that misses a required check is not written, and ``output`` is None then. Raises AmpError for
-    every mistake in the model or in what was asked."""
+    ranges that turn out to harm, or where the check is required; and again where another is better. A result that
+    misses a required check is not written, and ``output`` is None then. Raises AmpError for every mistake in the model
+    or in what was asked."""
     job = replace(
         job, checking=fill_in_checking(job.checking), measuring=with_data_kept(job.measuring, job.checking.repair)
     )
@@ -61,8 +67,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         verdict = verdict_on(done, done.output, progress)
         summary = None if done.summary is None else replace(done.summary, check=verdict)
         done = replace(done, verdict=verdict, summary=summary)
-        guarded = guard_by_generated_ranges(done, progress)
-        return done if guarded is done else write_files(guarded, progress)
+        mended = hold_stem(guard_by_generated_ranges(done, progress), progress)
+        return done if mended is done else write_files(mended, progress)
 
 
 def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Conversion:
@@ -72,7 +78,9 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
     try:
         done = drop_harmful_ranges(replace(done, verdict=verdict_before_writing(done, progress)), progress)
         done = guard_by_generated_ranges(done, progress)
-        if done.job.checking.repair and done.job.plan is None:
+        if not done.job.checking.repair:
+            return hold_stem(done, progress)
+        if done.job.plan is None:
             return repair(done, progress)
     except KeyboardInterrupt:
         if mode != "require":
@@ -117,6 +125,28 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
         return done
     guarded.plan.notes.append(Note("samples", "", GUARDED))
     return replace(guarded, verdict=found)
+
+
+def hold_stem(done: Conversion, progress: Progress) -> Conversion:
+    """For `convert` with a check: where the error is too large or may be, but finite, the conversion with the stem in
+    float32 as well, if that is right; else ``done``. Rounding in front goes through all layers: in networks of
+    convolutions the first ones make most of the error (benchmarks/fresh.md).
+
+    Levels and policies without guards are left as they are, and what more than a recipe has made."""
+    from ..planner.promotions import stem_patterns
+
+    verdict, options = done.verdict, done.options
+    if verdict is None or not verdict.inexact or options is None or done.made_with() is None:
+        return done
+    flow = adapters.load(done.job.model)[0].dataflow() if options.holds_guards else None
+    patterns = () if flow is None else stem_patterns(flow, options.low)
+    if not patterns:
+        return done
+    found = _convert_with_pins(done.job, patterns, progress)
+    if found.verdict is None or not found.verdict.ok:
+        return done
+    found.plan.notes.append(Note("stem", "", STEM_HELD))
+    return found
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------
@@ -193,13 +223,13 @@ def repair_by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, 
 
 
 def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """For `convert --repair`: converts again with the nodes of ``patterns`` in float32 too, and checks the result."""
+    """For `convert`: converts again with the nodes of ``patterns`` in float32 too, and checks the result."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _check_repair(convert_in_memory(replace(job, recipe=recipe), progress), patterns, progress)
 
 
 def _check_repair(done: Conversion, pinned: tuple[str, ...], progress: Progress) -> Conversion:
-    """For `convert --repair`: the conversion with the verdict of its check, which says what was ``pinned`` to float32
+    """For `convert`: the conversion with the verdict of its check, which says what was ``pinned`` to float32
     (a pattern, or the reason, of each node); the verdict is None where nothing is low any more."""
     found = verdict_before_writing(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=pinned))

@@ -145,6 +145,35 @@ def test_what_overflows_on_generated_inputs_is_guarded_by_their_ranges(amp, path
     assert in_memory.graph == asked.graph
 
 
+COARSE = """agraph (float[4,8] x) => (float[4,8] y) {
+  [large] a = Gemm(x, w, large)  [less] b = Sub(a, large)  c = Tanh(b)  d = MatMul(c, w)  e = Tanh(d)  y = MatMul(e, w)
+}"""  # float16's step at 300 is a quarter of what is left
+STEM = {"large": np.full(8, 300, np.float32), **SMALL}
+
+
+@here
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--check", "require"], ["--dtype", "bfloat16"]])
+def test_the_stem_is_held_where_that_makes_it_right(amp, path, words):
+    source = path(STEM, COARSE)
+    code, out, _ = amp("convert", source, "--check", "auto", *words)
+    said = rows(out)
+    assert code == 0 and said["check"].startswith("ok: ") and ", repaired: 3 pinned to float32 (large ...)" in out
+    assert checked.STEM_HELD in out and said["products"].startswith("2 of 3 ")
+    if "--dtype" not in words:
+        low = onnx.load(source.parent / "model.O2.onnx")
+        assert low.graph == ampgraph.convert(source, check="off", fp32=["large", "less", "value:c"]).graph
+        assert low.graph == ampgraph.convert(source, check="auto").graph
+
+
+@here
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--level", "O3"], ["--low", "large"], ["--fp32", "op:Gemm", "--tolerance", "1e-9"]])
+def test_a_stem_is_not_held_against_what_was_asked_or_where_it_is_not_enough(amp, path, words):
+    code, out, _ = amp("convert", path(STEM, COARSE), "--check", "auto", *words)
+    assert code == 1 and rows(out)["check"].startswith("MISSED") and "pinned" not in out
+
+
 @here
 @pytest.mark.slow
 def test_a_plan_is_followed_though_it_overflows(path, tmp_path):
