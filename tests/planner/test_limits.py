@@ -199,6 +199,19 @@ def test_a_sum_of_an_open_number(target: str, dtype: str, shape: str, body: str,
     assert len(found) == bool(said) and all(said in text for text in found), found
 
 
+@pytest.mark.parametrize(("target", "kind", "mean", "held"), [
+    ("cuda", "ReduceMean", 300.0, True), ("cuda", "ReduceMean", 200.0, False), ("openvino", "ReduceMean", 300.0, False),
+    ("webgpu", "ReduceMean", 300.0, True), ("cuda", "ReduceMax", 300.0, False),
+])  # fmt: skip
+def test_a_mean_whose_sum_was_measured_to_overflow(target: str, kind: str, mean: float, held: bool) -> None:
+    """128 times 300, twice over, passes float16, though the mean does not."""
+    text = f"g (float[128,16] x) => (float[1,16] y) {{ a = MatMul (x, w)  y = {kind} <axes = [0]> (a) }}"
+    model = parse(text, w=np.eye(16, dtype=np.float32))
+    plan = ampgraph.plan(model, "O2", target=target, data=[{"x": np.full((128, 16), mean, np.float32)}])
+    texts = {item.why.text for item in plan.decisions if item.why.rule == "long-sum"}
+    assert texts == ({f"{kind} adds up in float16, and its sum reaches {128 * mean:.4g}"} if held else set())
+
+
 CONV = "g (float[1,CHANNELS,8,8] x) => (float y) { y = Conv <kernel_shape = [3, 3]> (x, w) }"
 
 

@@ -73,17 +73,23 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
 @looks(
     "long-sum",
     "sums",
-    trigger="a sum of more elements than the type counts to, or than is known where the target adds up in the type",
+    trigger="a sum of more elements than the type counts to; where the target adds up in the type, also one of an unknown "
+    "number of elements, and a mean whose sum was measured to overflow",
     action="float32 for the sum",
 )
 def long_sum(sight: Sight, op: Op) -> Spoilt:
-    """Holds a sum of so many elements that a running sum in the low type no longer changes by adding one, and one of an
-    unknown number where the target adds up in the low type."""
-    dtype, kernels = sight.facts.options.dtype, sight.facts.options.kernels
+    """Holds a sum of so many elements that a running sum in the low type no longer changes by adding one. Where the
+    target adds up in the low type: one of an unknown number too, and a mean whose sum was measured to overflow."""
+    facts = sight.facts
+    dtype, kernels = facts.options.dtype, facts.options.kernels
     inside = dtype == "float16" and op.kind in kernels.low_inside
-    if (kernels.accumulates == dtype or inside) and sight.facts.sizes.is_open(op, any_axes=inside):
-        return f"{op.kind} adds up in {dtype}, and of how many elements is not known: their sum may overflow", [op]
-    count, limit = sight.facts.sizes.guessed(op), sight.facts.low.exact_up_to
+    count, limit = facts.sizes.guessed(op), facts.low.exact_up_to
+    if kernels.accumulates == dtype or inside:
+        if facts.sizes.is_open(op, any_axes=inside):
+            return f"{op.kind} adds up in {dtype}, and of how many elements is not known: their sum may overflow", [op]
+        mean = facts.measured.reach.get(op.outputs[0], 0.0) if facts.traits.has(op.role, "selects") else 0.0
+        if mean * count * facts.options.range_margin > facts.low.largest:
+            return f"{op.kind} adds up in {dtype}, and its sum reaches {mean * count:.4g}", [op]
     return (f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]) if count > limit else None
 
 
