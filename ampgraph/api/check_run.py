@@ -358,7 +358,7 @@ def first_overflow(expected: Mapping[str, Result], result: Mapping[str, Result])
 MEASURED = 12  # samples that are measured at most
 NEAR = 4  # real inputs may reach so many times what two generated samples reach
 FEWEST, TEN_MORE = 2, 1.6  # over 29 trained models, ten samples more than two reached at most 1.6 times as much
-FAR = 16  # where so many times the largest value is still below the end of the type, two samples are enough
+FAR = 16  # where so many times the largest value is still below the end of the type, real inputs do not pass it
 
 
 def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:

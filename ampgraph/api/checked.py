@@ -22,7 +22,6 @@ from ..formats import adapters
 from ..formats.checks import faults_reported
 from .calibrate import Measuring
 from .check import (
-    GENERATED,
     fill_in_checking,
     mode_of,
     time_limit,
@@ -115,10 +114,10 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
         return done
     if options.ranges is not None or not options.holds_guards or done.graph.format != "ONNX":
         return done
-    from .check_run import NEAR
+    from .check_run import FAR, MEASURED
 
-    measuring = Measuring(samples=GENERATED, until=time_limit())
-    recipe = replace(job.recipe, range_margin=float(NEAR))
+    measuring = Measuring(samples=MEASURED, until=time_limit())
+    recipe = replace(job.recipe, range_margin=float(FAR))
     guarded = convert_in_memory(replace(job, recipe=recipe, measuring=measuring), progress)
     found = verdict_before_writing(guarded, progress)
     if found is None or not found.passes_require or found.overflows:

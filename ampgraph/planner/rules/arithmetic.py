@@ -73,8 +73,8 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
 @looks(
     "long-sum",
     "sums",
-    trigger="a sum of more elements than the type counts to; where the target adds up in the type, also one of an unknown "
-    "number of elements, and a mean whose sum was measured to overflow",
+    trigger="a sum of more elements than the type counts to; where the target adds up in the type, also one of an "
+    "unknown number of elements, and a mean whose sum was measured to overflow",
     action="float32 for the sum",
 )
 def long_sum(sight: Sight, op: Op) -> Spoilt:
