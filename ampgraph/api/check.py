@@ -1,8 +1,4 @@
-"""A conversion with the check with which it ends: a strict run of the result, in a child process with limits.
-
-Where `--repair` is given, a result that misses is converted again with more in float32: by the ranges of the samples,
-then by tune's search, then by what the check itself finds.
-"""
+"""The check of a conversion: a strict run of the result beside its reference, in a child process with limits."""
 
 from __future__ import annotations
 
@@ -20,22 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, nearest
 from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.installing import pip_install
-from ..core.plan import Note
 from ..core.progress import Progress, silent
-from ..core.verdict import ALL, TOLERANCES, CheckVerdict, unchecked
+from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
-from ..formats.checks import faults_reported
 from ..numerics.metrics.metric import Function, address_of, metric_of
 from ..runtime.child import in_child
 from ..runtime.data import save_npz
 from .calibrate import Measuring
 from .kinds import Data, Feeds, PathLike
-from .steps import SUFFIXES, Checking, Conversion, Job, convert_in_memory, summary_of, write_files
+from .steps import SUFFIXES, Checking, Conversion
 
 if TYPE_CHECKING:
     from .check_run import Request
@@ -50,49 +43,6 @@ WHOLE = 0.9  # of SECONDS, by which a search for repairs ends; the rest is for s
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": ("onnxruntime", "cpu"), "MindIR": ("mindspore", "mindspore")}  # by format: a package, its extra
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
-FEWEST = 4  # comparisons of all samples that a search by tune makes at least
-
-
-def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
-    """Converts, checks the result, and repairs it where it missed and the job asks for that; writes the job's files.
-
-    The file is written before the check, which takes longer, unless the verdict may change what is written: by repairs,
-    by ranges that turn out to harm, or where the check is required. A result that misses a required check is not
-    written, and ``output`` is None then. Raises AmpError for every mistake in the model or in what was asked."""
-    job = replace(
-        job, checking=fill_in_checking(job.checking), measuring=with_data_kept(job.measuring, job.checking.repair)
-    )
-    with quiet_collector(), faults_reported(job.model):
-        done = convert_in_memory(job, progress)
-        mode = mode_of(done)
-        verdict_decides = job.checking.repair or job.measuring.options_given() or done.output is None
-        if mode == "require" or (mode and verdict_decides):
-            done = check_before_writing(done, mode, progress)
-            if mode == "require" and done.verdict is not None and not done.verdict.passes_require:
-                done = replace(done, output=None)
-                return replace(done, summary=summary_of(done))
-            return write_files(done, progress)
-        done = write_files(done, progress)
-        if not mode or done.output is None:
-            return done
-        verdict = verdict_on(done, done.output, progress)
-        summary = None if done.summary is None else replace(done.summary, check=verdict)
-        return replace(done, verdict=verdict, summary=summary)
-
-
-def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Conversion:
-    """For `convert` with a check: the conversion with its verdict; where it missed, one without measured ranges or
-    repaired, if that helps. A KeyboardInterrupt goes on, but unless the ``mode`` is "require" the result as it was
-    converted is written first."""
-    try:
-        done = drop_harmful_ranges(replace(done, verdict=verdict_before_writing(done, progress)), progress)
-        if done.job.checking.repair and done.job.plan is None:
-            return repair(done, progress)
-    except KeyboardInterrupt:
-        if mode != "require":
-            write_files(done)
-        raise
-    return done
 
 
 # -- whether and how --------------------------------------------------------------------------------------------------
@@ -242,6 +192,11 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
     )  # fmt: skip
 
 
+def time_limit() -> float:
+    """The time of `time.monotonic` at which ends what `convert` tries for a result that missed, if it begins now."""
+    return time.monotonic() + SECONDS * WHOLE
+
+
 def tolerance_of(done: Conversion) -> float:
     """The error that the check of a conversion allows: the one that was asked for, else the low type's own."""
     return done.job.checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"])
@@ -282,105 +237,3 @@ def _samples_file(data: Data) -> Iterator[str | None]:
         for number, feeds in enumerate(islice(data, SAMPLES)):
             save_npz(Path(folder) / f"{number:03}.npz", feeds)
         yield folder
-
-
-def drop_harmful_ranges(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: where the result with measured ranges missed and the one without them does not, the
-    latter, with a note; else ``done``. The ranges stay with it, for --ranges-out."""
-    verdict, job = done.verdict, done.job
-    if verdict is None or not verdict.missed or verdict.refused or not job.measuring.options_given():
-        return done
-    unmeasured = convert_in_memory(replace(job, measuring=replace(job.measuring, used=False)), progress)
-    found = verdict_before_writing(unmeasured, progress)
-    if found is None or not found.passes_require:
-        return done
-    error = "what is infinite" if verdict.error == math.inf else f"an error of {verdict.error:.2g}"
-    text = f"the ranges that were measured are not used: with them the result has {error} at '{verdict.output}'"
-    unmeasured.plan.notes.append(Note("samples", "", text))
-    return replace(unmeasured, verdict=found, ranges=done.ranges)
-
-
-# -- repairs ----------------------------------------------------------------------------------------------------------
-
-
-def repair(missed: Conversion, progress: Progress) -> Conversion:
-    """For `convert --repair`: the first conversion by one of the ways below that is right and has something low. Where
-    there is none: a conversion with nothing low that one of them made, with a note that this is no repair; else
-    ``missed``, with why nothing mends it. A result that is right, or was not run, is returned as it is."""
-    verdict = missed.verdict
-    if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
-        return missed
-    if not verdict.refused and missed.graph.format != "ONNX":
-        return replace(missed, verdict=replace(verdict, reason=f"{missed.graph.format} models are not repaired"))
-    until = time.monotonic() + SECONDS * WHOLE
-    all_float32 = None
-    for repair_by in () if verdict.refused else (repair_by_ranges, repair_by_search):
-        found = repair_by(missed, verdict, until, progress)
-        if found is not None and found.verdict is None:
-            all_float32 = found
-        elif found is not None and found.verdict is not None and found.verdict.ok:
-            return found
-    if all_float32 is None:
-        found = repair_by_patterns(missed, verdict, until, progress)
-        if found.job is missed.job or (found.verdict is not None and found.verdict.ok):
-            return found
-        if found.verdict is not None:
-            return missed
-        all_float32 = found
-    all_float32.plan.notes.append(Note("repair", "", ALL))
-    return all_float32
-
-
-def repair_by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion by ranges measured on as many samples as it missed on, or fewer, as many
-    as begin ``until`` a time of `time.monotonic`; None where it was made by ranges already, or not one would end."""
-    job = missed.job
-    if job.recipe.ranges is not None or job.measuring.options_given() or time.monotonic() + verdict.seconds > until:
-        return None
-    measuring = Measuring(samples=verdict.samples, until=until)
-    done = convert_in_memory(replace(job, measuring=measuring), progress)
-    reasons = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
-    return _check_repair(done, tuple(reasons.values()), progress)
-
-
-def repair_by_search(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion | None:
-    """For `convert --repair`: the conversion with the nodes in float32 that `tune` finds; None where it finds none, or
-    would not end ``until`` a time of `time.monotonic`, or something other than the recipe made the result too."""
-    from .tune import bench_of
-
-    count, recipe, job = verdict.samples, missed.made_with(), missed.job
-    if not verdict.exceeded or recipe is None or time.monotonic() + FEWEST * count * verdict.seconds > until:
-        return None
-    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        data, metric = job.measuring.data, job.checking.metric or "l2"
-        bench = bench_of(job.model, recipe, data, count, metric, Path(scratch), progress, until=until)
-        best = bench.search(tolerance_of(missed))
-        if best is None or (bench.late() and len(best.promoted) == len(bench.groups)):
-            return None  # in time it knew only that all in float32 is right
-        patterns = bench.patterns(best.promoted)
-    return _convert_with_pins(job, patterns, progress) if patterns else None
-
-
-def repair_by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, progress: Progress) -> Conversion:
-    """For `convert --repair`: the conversion with the patterns in float32 that the check finds and tries ``until`` a
-    time of `time.monotonic`; where it finds none, ``missed`` with a verdict that says why."""
-    left = until - time.monotonic()
-    if left < verdict.seconds * verdict.samples:
-        return replace(missed, verdict=replace(verdict, unrepaired="none found: the time is up"))
-    found = verdict_before_writing(missed, progress, repairing=left)
-    if found is None or not found.mended_by:
-        return replace(missed, verdict=found or verdict)
-    return _convert_with_pins(missed.job, found.mended_by, progress)
-
-
-def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """For `convert --repair`: converts again with the nodes of ``patterns`` in float32 too, and checks the result."""
-    recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
-    return _check_repair(convert_in_memory(replace(job, recipe=recipe), progress), patterns, progress)
-
-
-def _check_repair(done: Conversion, pinned: tuple[str, ...], progress: Progress) -> Conversion:
-    """For `convert --repair`: the conversion with the verdict of its check, which says what was ``pinned`` to float32
-    (a pattern, or the reason, of each node); the verdict is None where nothing is low any more."""
-    found = verdict_before_writing(done, progress)
-    return replace(done, verdict=None if found is None else replace(found, pinned=pinned))

@@ -19,7 +19,7 @@ from ..numerics.metrics.metric import Function
 from ..report.picture.writing import picture_conversion, refuse_page
 from ..report.summary import Summary
 from .calibrate import Measuring
-from .check import convert_and_check
+from .checked import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .steps import Checking, Job
@@ -124,7 +124,8 @@ def convert(
         passes: your own, which run behind the conversion's: functions of a graph that return a Change.
         check_passes: verify the graph behind each pass; the error names the pass.
         check: ``auto`` (a strict run of the result on a few samples, yours or generated, in a process of its own, for a
-            second or more; a PrecisionWarning with the verdict says where it is missed), ``require`` (nothing is
+            second or more; where it is not ok, what overflows, or else the stem, is float32 in another conversion,
+            which is kept where it is ok; a PrecisionWarning says what is missed all the same), ``require`` (nothing is
             written or returned unless that was done and met), ``off``. None: as the environment variable AMPGRAPH_CHECK
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in

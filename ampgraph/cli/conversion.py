@@ -178,8 +178,8 @@ def _convert_one(
     """Command `convert` on one model: converts it, and returns its report."""
     with hold_signals():
         from ..api.calibrate import Measuring
-        from ..api.check import convert_and_check
         from ..api.check_model import check_build, only_builds
+        from ..api.checked import convert_and_check
         from ..api.steps import Checking, Job
         from ..report.picture.writing import picture_conversion, refuse_page
 
@@ -248,7 +248,7 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
     ampgraph demo somewhere/else
     """
     with hold_signals():
-        from ..api.check import convert_and_check
+        from ..api.checked import convert_and_check
         from ..api.steps import Checking, Job
         from ..api.verify import verify
         from ..core.installing import pip_install

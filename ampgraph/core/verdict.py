@@ -54,7 +54,8 @@ class CheckVerdict(Data):
             ``repaired_error`` is what was left. ``repair``: the same as options of `convert`.
         suggested: patterns to try, where nothing was found that mends it; ``unrepaired``: why. ``suggestion``: the same
             as options.
-        pinned: with `--repair`, what was pinned to float32 for it: a pattern of `--fp32`, or why, for each node.
+        pinned: what was pinned to float32 after a check that did not say ok: a pattern of `--fp32`, or why, for each
+            node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
         on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
@@ -108,6 +109,18 @@ class CheckVerdict(Data):
     def doubtful(self) -> bool:
         """Whether the check could not tell whether the result is right; the attribute ``outcome`` has the cases."""
         return self.outcome == DOUBTFUL
+
+    @property
+    def overflows(self) -> bool:
+        """Whether a low value overflows on the generated inputs of a check, or comes near the end of its type."""
+        infinite = self.missed and self.error == math.inf and not (self.reason or self.refused)
+        return self.generated and (infinite or bool(self.near))
+
+    @property
+    def inexact(self) -> bool:
+        """Whether a check found the error too large, or so large that it may be on other inputs, but finite."""
+        doubted = self.doubtful and not (self.near or self.vanishing)
+        return (self.missed or doubted) and self.error is not None and math.isfinite(self.error)
 
     @property
     def repair(self) -> tuple[str, ...]:

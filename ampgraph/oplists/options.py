@@ -56,6 +56,11 @@ class Options:
         return self.recipe.policy
 
     @property
+    def holds_guards(self) -> bool:
+        """Whether guards of ours keep in float32 what overflows: not by a framework's policy, nor where they warn."""
+        return self.policy == "ampgraph" and self.level.accuracy_guards == "hold"
+
+    @property
     def fp32(self) -> tuple[str, ...]:
         """The options' patterns of nodes that stay float32."""
         return self.recipe.fp32

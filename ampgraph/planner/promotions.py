@@ -18,6 +18,8 @@ HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
 units that take float32 at an eighth of the rate or less, and the others wait for memory alone."""
 
+FEWEST_PRODUCTS = 3  # of a model with a stem
+
 Place = tuple[str, ...]  # a value, or a node in a function and a value of it
 
 
@@ -57,6 +59,22 @@ def find_groups(task: CutTask) -> list[Promotion]:
         kinds = tuple(op.role for op in ops)
         groups.append(Promotion(patterns, cost, writes, makes, kinds, sum(sizes)))
     return groups
+
+
+def stem_patterns(flow: Dataflow, low: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Promotions: patterns that name a model's stem: a fifth of its products, but at least one and no more than an
+    eighth or four, the first ones, and all that comes before the next; () for a model of fewer than `FEWEST_PRODUCTS`.
+
+    ``low``: patterns of what is left out, as the user asked for it to be low."""
+    main = [op for op in flow.ops if op.scope == 0]
+    products = [place for place, op in enumerate(main) if has(op.role, "products")]
+    count = len(products)
+    if count < FEWEST_PRODUCTS:
+        return ()
+    end, fixed = products[max(1, min(count // 5, max(4, -(-count // 8))))], matched_op_ids(flow, low)
+    held = (op for op in main[:end] if op.slots and op.id not in fixed and not has(op.role, "casts"))
+    written = ((op.name, flow.values[next(v for v in op.outputs if v != NONE)].name) for op in held)
+    return tuple(dict.fromkeys(pattern_for(*names) for names in written))
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:

@@ -20,7 +20,7 @@ import pytest
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api import check, check_run
+from ampgraph.api import check, check_run, checked
 from ampgraph.api.calibrate import Measuring
 from ampgraph.api.check_run import Request, near_the_limit
 from ampgraph.api.steps import Conversion, Job, convert_in_memory
@@ -113,15 +113,74 @@ def test_right_results_and_overflows(amp, path):
     ]
 
 
+OVERFLOWING = (
+    {**SMALL, "w2": np.full((8, 8), 3e4, np.float32)},
+    PRODUCT.replace("y = MatMul(x, w)", "a = MatMul(x, w)  b = Sigmoid(a)  c = MatMul(b, w2)  y = MatMul(c, w2)"),
+)  # weights and text; the second and third product overflow on all inputs
+
+
 @here
 @pytest.mark.slow
 def test_an_output_that_is_nowhere_finite_is_announced(amp, path):
     """In no element, on no input: there is nothing to compare, and all of it is wrong."""
-    text = PRODUCT.replace("y = MatMul(x, w)", "a = MatMul(x, w)  b = Sigmoid(a)  c = MatMul(b, w2)  y = MatMul(c, w2)")
-    source = path({**SMALL, "w2": np.full((8, 8), 3e4, np.float32)}, text)
-    code, out, _ = amp("convert", source, "--check", "auto", "--json")
+    source = path(*OVERFLOWING)
+    code, out, _ = amp("convert", source, "--check", "auto", "--level", "O3", "--json")
     found = json.loads(out)["check"]
     assert code == 1 and found["outcome"] == "missed" and found["error"] is None
+
+
+@here
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "require"])
+def test_what_overflows_on_generated_inputs_is_guarded_by_their_ranges(amp, path, tmp_path, mode):
+    """And nothing else: the file is that of a conversion with these ranges."""
+    source, output = path(*OVERFLOWING), tmp_path / "low.onnx"
+    code, out, _ = amp("convert", source, "-o", output, "--check", mode)
+    said = rows(out)
+    assert code == 0 and said["check"].startswith("ok: 6 generated inputs") and "pinned" not in said["check"]
+    assert checked.GUARDED in out and "2 MatMul (range)" in said["products"]
+    asked = ampgraph.convert(source, ranges=ampgraph.calibrate(source, count=6), range_margin=4.0, check="off")
+    assert onnx.load(output).graph == asked.graph
+    in_memory = ampgraph.convert(onnx.load(source), check=mode)
+    assert in_memory.graph == asked.graph
+
+
+COARSE = """agraph (float[4,8] x) => (float[4,8] y) {
+  [large] a = Gemm(x, w, large)  [less] b = Sub(a, large)  c = Tanh(b)  d = MatMul(c, w)  e = Tanh(d)  y = MatMul(e, w)
+}"""  # float16's step at 300 is a quarter of what is left
+STEM = {"large": np.full(8, 300, np.float32), **SMALL}
+
+
+@here
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--check", "require"], ["--dtype", "bfloat16"]])
+def test_the_stem_is_held_where_that_makes_it_right(amp, path, words):
+    source = path(STEM, COARSE)
+    code, out, _ = amp("convert", source, "--check", "auto", *words)
+    said = rows(out)
+    assert code == 0 and said["check"].startswith("ok: ") and ", repaired: 3 pinned to float32 (large ...)" in out
+    assert checked.STEM_HELD in out and said["products"].startswith("2 of 3 ")
+    if "--dtype" not in words:
+        low = onnx.load(source.parent / "model.O2.onnx")
+        assert low.graph == ampgraph.convert(source, check="off", fp32=["large", "less", "value:c"]).graph
+        assert low.graph == ampgraph.convert(source, check="auto").graph
+
+
+@here
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--level", "O3"], ["--low", "large"], ["--fp32", "op:Gemm", "--tolerance", "1e-9"]])
+def test_a_stem_is_not_held_against_what_was_asked_or_where_it_is_not_enough(amp, path, words):
+    code, out, _ = amp("convert", path(STEM, COARSE), "--check", "auto", *words)
+    assert code == 1 and rows(out)["check"].startswith("MISSED") and "pinned" not in out
+
+
+@here
+@pytest.mark.slow
+def test_a_plan_is_followed_though_it_overflows(path, tmp_path):
+    source = path(*OVERFLOWING)
+    plan = ampgraph.plan(source)
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
+        ampgraph.convert(source, plan=plan, output=tmp_path / "low.onnx", check="auto")
 
 
 @here
@@ -600,7 +659,7 @@ def test_a_repair_by_ranges_ends_with_the_time_of_all_ways(
         endless.append(job.measuring.until > time.monotonic() + check.SECONDS)
         return convert_in_memory(job, *more)
 
-    monkeypatch.setattr(check, "convert_in_memory", watched)
+    monkeypatch.setattr(checked, "convert_in_memory", watched)
     monkeypatch.setattr(check, "ask", lambda *_: CheckVerdict("missed", 1.0, 1e-2, samples=6, seconds=seconds))
     ampgraph.convert(files[0], output=files[1], check="auto", repair=True)
     assert endless == wanted
@@ -635,7 +694,7 @@ def test_a_search_that_ends_by_its_time_alone_repairs_nothing(
         monkeypatch.setattr(Bench, "late", lambda _: True)
     missed = convert_in_memory(Job(files[0], Recipe()), lambda *_: None)
     verdict = CheckVerdict("missed", 0.1, 1e-9, samples=1, exceeded=1)
-    found = check.repair_by_search(replace(missed, verdict=verdict), verdict, math.inf, lambda *_: None)
+    found = checked.repair_by_search(replace(missed, verdict=verdict), verdict, math.inf, lambda *_: None)
     assert (found is None) == late
 
 
@@ -644,7 +703,7 @@ def test_a_search_that_ends_by_its_time_alone_repairs_nothing(
 def test_repair_takes_what_the_check_finds_where_tune_finds_nothing(
     files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "repair_by_search", lambda *words: None)
+    monkeypatch.setattr(checked, "repair_by_search", lambda *words: None)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)

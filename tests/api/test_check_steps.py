@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampgraph.api import check, check_run, mending
+from ampgraph.api import check, check_run, checked, mending
 from ampgraph.api.calibrate import Measuring
 from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.errors import AmpError
@@ -94,10 +94,10 @@ def test_ranges_that_harm_are_dropped_where_that_is_right(
         used.append(job.measuring.used)
         return conversion(None)
 
-    monkeypatch.setattr(check, "convert_in_memory", made)
-    monkeypatch.setattr(check, "verdict_before_writing", lambda done, progress: without)
+    monkeypatch.setattr(checked, "convert_in_memory", made)
+    monkeypatch.setattr(checked, "verdict_before_writing", lambda done, progress: without)
     given = conversion(MISSED, measuring=Measuring(samples=4))
-    found = check.drop_harmful_ranges(given, silent)
+    found = checked.drop_harmful_ranges(given, silent)
     assert used == [False] and (found is not given) == dropped
     if dropped:
         assert found.verdict is RIGHT and "error of 0.5 at 'y'" in found.plan.notes[0].text
@@ -106,7 +106,7 @@ def test_ranges_that_harm_are_dropped_where_that_is_right(
         replace(given, verdict=RIGHT),
         replace(given, verdict=replace(MISSED, refused="no")),
     ):
-        assert check.drop_harmful_ranges(kept, silent) is kept and used == [False]
+        assert checked.drop_harmful_ranges(kept, silent) is kept and used == [False]
 
 
 FLOAT32 = None  # the verdict of a conversion in which nothing is low any more
@@ -139,8 +139,8 @@ def test_the_order_of_repairs(monkeypatch: pytest.MonkeyPatch, ways: Any, tried:
         return way
 
     for name in ("ranges", "search", "patterns"):
-        monkeypatch.setattr(check, f"repair_by_{name}", stand_in(name))
-    found = check.repair(missed, silent)
+        monkeypatch.setattr(checked, f"repair_by_{name}", stand_in(name))
+    found = checked.repair(missed, silent)
     assert asked == tried
     notes = [note.text for note in found.plan.notes]
     assert notes == ([ALL] if outcome == "float32" else [])
@@ -149,12 +149,12 @@ def test_the_order_of_repairs(monkeypatch: pytest.MonkeyPatch, ways: Any, tried:
         "why": found.job is missed.job and found.verdict is not None and found.verdict.unrepaired == "the time is up",
     }[outcome]  # fmt: skip
     for nothing in (conversion(None), conversion(RIGHT), conversion(replace(MISSED, samples=0))):
-        assert check.repair(nothing, silent) is nothing and asked == tried
+        assert checked.repair(nothing, silent) is nothing and asked == tried
 
 
 def test_no_repair_is_begun_that_would_not_end_in_time() -> None:
     slow = replace(MISSED, seconds=10.0)
-    found = check.repair_by_patterns(conversion(slow), slow, time.monotonic() + 1, silent)
+    found = checked.repair_by_patterns(conversion(slow), slow, time.monotonic() + 1, silent)
     assert found.verdict is not None and found.verdict.unrepaired == "none found: the time is up"
 
 

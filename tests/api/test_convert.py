@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph import AmpError, Plan
-from ampgraph.api.check import convert_and_check
+from ampgraph.api.checked import convert_and_check
 from ampgraph.api.prepare import at_given_opset, low_interface, move_opset
 from ampgraph.api.steps import Job
 from ampgraph.core.annotations import NODES, PRECISION, REASON

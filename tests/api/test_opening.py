@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import ampgraph
-from ampgraph.api import check, check_run
+from ampgraph.api import check_run, checked
 from ampgraph.api.check_run import Request
 from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.errors import AmpError
@@ -217,11 +217,11 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
         written.append(done)
         return done
 
-    monkeypatch.setattr(check, "convert_in_memory", made)
-    monkeypatch.setattr(check, "mode_of", lambda done: "auto")
-    monkeypatch.setattr(check, "verdict_before_writing", trial)
-    monkeypatch.setattr(check, "write_files", finished)
-    done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
+    monkeypatch.setattr(checked, "convert_in_memory", made)
+    monkeypatch.setattr(checked, "mode_of", lambda done: "auto")
+    monkeypatch.setattr(checked, "verdict_before_writing", trial)
+    monkeypatch.setattr(checked, "write_files", finished)
+    done = checked.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
     assert done.verdict is not None and done.verdict.pinned == (("op:Add",) if mends else ())
     assert written == [done] and done.verdict.ok == mends
     assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]
