@@ -363,7 +363,7 @@ class Inputs:
         if "bands" in spec:
             found = scipy.fft.dct(decibels, norm="ortho")[:, :count]
         elif "decibels" in spec:
-            found = decibels - decibels.max() + spec["decibels"]
+            found = (decibels - decibels.max() + spec["decibels"]) * spec.get("scale", 1)
         found = (found - found.mean(0)) / (found.std(0) + 1e-6) if spec.get("scaled") else found
         return (found if spec.get("turned") else found.T).reshape(shape)
 
