@@ -47,7 +47,7 @@ class Measuring:
     def check(self, recipe: Recipe) -> None:
         """Raises AmpError AMP311 for a verb's options of measuring that contradict each other or do nothing."""
         asked = self.options_given()  # each alone asks for the run
-        if recipe.ranges is not None and asked:
+        if recipe.ranges is not None and asked and self.used:
             hint = "ranges that are read need no run: omit one of the two"
             raise AmpError("AMP311", f"--ranges and {asked[0]} exclude each other", hint=hint)
         if recipe.range_margin is not None and not asked and recipe.ranges is None:

@@ -134,14 +134,15 @@ def hold_stem(done: Conversion, progress: Progress) -> Conversion:
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
     from ..planner.promotions import stem_patterns
 
-    verdict, options = done.verdict, done.options
-    if verdict is None or not verdict.inexact or options is None or done.made_with() is None:
+    verdict, options, recipe = done.verdict, done.options, done.made_with()
+    if verdict is None or not verdict.inexact or options is None or recipe is None:
         return done
     flow = adapters.load(done.job.model)[0].dataflow() if options.holds_guards else None
     patterns = () if flow is None else stem_patterns(flow, options.low)
     if not patterns:
         return done
-    found = _convert_with_pins(done.job, patterns, progress)
+    measured = replace(done.job.measuring, used=False)  # by the ranges that are in the recipe
+    found = _convert_with_pins(replace(done.job, recipe=recipe, measuring=measured), patterns, progress)
     if found.verdict is None or not found.verdict.ok:
         return done
     found.plan.notes.append(Note("stem", "", STEM_HELD))

@@ -168,6 +168,18 @@ def test_the_stem_is_held_where_that_makes_it_right(amp, path, words):
 
 @here
 @pytest.mark.slow
+def test_a_stem_is_held_by_the_ranges_that_were_measured(path):
+    """An iterator of samples is read once."""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((4, 8)).astype(np.float32)} for _ in range(12)]
+    low, summary = ampgraph.convert(path(STEM, COARSE), check="auto", data=iter(data), report=True)
+    assert summary.check is not None and summary.check.ok and summary.check.pinned == ("large", "less", "value:c")
+    assert summary.check.samples == check.SAMPLES and not summary.check.generated
+    assert low.graph == ampgraph.convert(path(STEM, COARSE), data=data, check="off", fp32=summary.check.pinned).graph
+
+
+@here
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--level", "O3"], ["--low", "large"], ["--fp32", "op:Gemm", "--tolerance", "1e-9"]])
 def test_a_stem_is_not_held_against_what_was_asked_or_where_it_is_not_enough(amp, path, words):
     code, out, _ = amp("convert", path(STEM, COARSE), "--check", "auto", *words)
