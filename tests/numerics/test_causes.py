@@ -161,6 +161,25 @@ def test_all_switches_on_are_the_model_and_all_off_the_reference(name: str) -> N
         assert np.abs(nothing[output] - ours[output]).max() <= 1e-5 * np.abs(ours[output]).max()
 
 
+@pytest.mark.parametrize("opset", [8, 13])
+def test_switches_before_where_was_known(opset: int) -> None:
+    """A stored tensor, what an operator makes and an output of the model, each chosen by an If."""
+    text = (
+        "g (float[2, 16] x) => (float[2, 16] y, float[2, 16] b) { a = MatMul (x, w)  b = Tanh (a)  y = MatMul (b, w) }"
+    )
+    weights = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    model = parse(text, opset=opset, w=weights)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32)}
+    converted = low(model)
+    session = SwitchedSession(model, converted)
+    everything, nothing = session.run(feeds, range(len(session.units))), session.run(feeds, ())
+    ours, theirs = StrictSession(model).run(feeds), StrictSession(converted).run(feeds)
+    for output in ("y", "b"):
+        np.testing.assert_array_equal(everything[output], theirs[output])
+        np.testing.assert_allclose(nothing[output], ours[output], rtol=1e-6)
+        assert (everything[output] != nothing[output]).any()
+
+
 @pytest.mark.parametrize("behind", ["Identity (a)", "Mul (a, factor)"])
 def test_what_became_a_bias_is_as_it_was_where_the_product_is_not_low(behind: str) -> None:
     """The addition's constant is a bias under another name in the result, and its rounding makes the error; rounding

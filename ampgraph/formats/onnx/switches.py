@@ -68,6 +68,7 @@ def _distance(given: Array, rounded: Array, low: ir.DataType) -> float:
         return float(np.abs(rounded - given).max(initial=0)) if explained else math.inf
 
 
+WHERE = 9  # the opset from which a Where is known
 SEPARATE = 4  # the version of the format from which stored tensors are no inputs
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
 FLOAT = ir.DataType.FLOAT
@@ -266,10 +267,23 @@ class _Switches:
                 node.replace_input_with(use.idx, switched.outputs[0])
 
     def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
-        """A new Where for the strict model, in no graph yet: ``rounded`` where one of ``flags`` is on, else ``raw``."""
-        node = ir.node("Where", [self._condition(flags), rounded, raw], num_outputs=1, name="")
+        """A new Where for the strict model, before opset `WHERE` an If, in no graph yet: ``rounded`` where one of
+        ``flags`` is on, else ``raw``."""
+        condition = self._condition(flags)
+        if self._strict.opset_imports[""] >= WHERE:
+            node = ir.node("Where", [condition, rounded, raw], num_outputs=1, name="")
+        else:
+            branches = {"then_branch": self._branch(rounded), "else_branch": self._branch(raw)}
+            node = ir.node("If", [condition], branches, num_outputs=1, name="")
         node.outputs[0].name = self._fresh(f"{rounded.name}@switched")
         return node
+
+    def _branch(self, value: ir.Value) -> ir.Graph:
+        """A body of an If of the strict model that gives out ``value`` of a graph around it."""
+        node = ir.node("Identity", [value], num_outputs=1, name="")
+        node.outputs[0].name = self._fresh(f"{value.name}@branch")
+        node.outputs[0].type = ir.TensorType(FLOAT)
+        return ir.Graph([], node.outputs, nodes=[node], name=node.outputs[0].name)
 
     def _condition(self, flags: frozenset[int]) -> ir.Value:
         """The strict model's value that says whether one of these one or two switches is on; `_add_input` makes it."""

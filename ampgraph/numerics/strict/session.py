@@ -155,8 +155,6 @@ def _to_low(value: Any, low: str) -> Any:
 
 # -- some nodes low, some not -----------------------------------------------------------------------------------------
 
-EARLIEST = 9  # the opset in which a switch can be written
-
 
 class SwitchedSession:
     """A strict run of a model in which each low node can compute in float32 instead, chosen run by run.
@@ -170,13 +168,11 @@ class SwitchedSession:
         """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first; ``target`` as in
         `make_strict`.
 
-        Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
+        Raises AmpError AMP1xx for files, AMP502 where the runtime refuses.
         """
         with quiet_collector():
             graph, given = flat_graph(low), flat_graph(reference)
             flow = graph.dataflow()
-            if flow.opset < EARLIEST:
-                raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
             self.units = graph.switched(given, functools.partial(make_strict, keep_interface=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
