@@ -116,9 +116,8 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
         return done
     from .check_run import FAR, MEASURED
 
-    measuring = Measuring(samples=MEASURED, until=time_limit())
-    recipe = replace(job.recipe, range_margin=float(FAR))
-    guarded = convert_in_memory(replace(job, recipe=recipe, measuring=measuring), progress)
+    job = replace(job, recipe=replace(job.recipe, range_margin=float(FAR)))
+    guarded = _convert_by_ranges(job, MEASURED, time_limit(), progress)
     found = verdict_before_writing(guarded, progress)
     if found is None or not found.passes_require or found.overflows:
         return done
@@ -186,8 +185,7 @@ def repair_by_ranges(missed: Conversion, verdict: CheckVerdict, until: float, pr
     job = missed.job
     if job.recipe.ranges is not None or job.measuring.options_given() or time.monotonic() + verdict.seconds > until:
         return None
-    measuring = Measuring(samples=verdict.samples, until=until)
-    done = convert_in_memory(replace(job, measuring=measuring), progress)
+    done = _convert_by_ranges(job, verdict.samples, until, progress)
     reasons = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
     return _check_repair(done, tuple(reasons.values()), progress)
 
@@ -220,6 +218,13 @@ def repair_by_patterns(missed: Conversion, verdict: CheckVerdict, until: float, 
     if found is None or not found.mended_by:
         return replace(missed, verdict=found or verdict)
     return _convert_with_pins(missed.job, found.mended_by, progress)
+
+
+def _convert_by_ranges(job: Job, samples: int, until: float, progress: Progress) -> Conversion:
+    """For `convert`: converts again by the ranges of at most so many generated samples, measured ``until`` a time of
+    `time.monotonic`. Its job is the one given with these ranges, so that as many samples are checked as without."""
+    done = convert_in_memory(replace(job, measuring=Measuring(samples=samples, until=until)), progress)
+    return replace(done, job=replace(job, recipe=replace(job.recipe, ranges=done.ranges)))
 
 
 def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:

@@ -73,7 +73,7 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
 
 def freeze_weights(graph: Graph, recipe: Recipe) -> int:
     """For `convert --freeze-weights`: turns stored tensors that are inputs too into constants, which can be stored low;
-    where the recipe does not say whether, old files that had to list them as inputs are taken so. Returns how many."""
+    where the recipe does not say whether, files that list all that they store are taken so. Returns how many."""
     return adapters.freeze(graph, recipe.freeze_weights)
 
 

@@ -188,7 +188,7 @@ class Recipe:
         "if not given, with the policy of a framework what it does.")
     freeze_weights: bool | None = option(
         "--freeze-weights", "",
-        "Weights that are listed as inputs too become constants; if not given, those of IR version 3, which had to be.",
+        "Weights that are listed as inputs too become constants; if not given, where a file lists all that it stores.",
         read.switch("freeze_weights"), kind=bool)
     rewrite: tuple[str, ...] = option(
         "--rewrite", "none|exact|[no-]NAME",

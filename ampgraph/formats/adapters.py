@@ -97,8 +97,8 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
     """Makes constants of an ONNX graph's initializers that are listed as inputs too, by taking them off the inputs;
-    returns how many there were. ``wanted``: False for none, None only if the file had to list them (before IR 4)."""
-    wanted = _must_list_stored(graph) if wanted is None else wanted
+    returns how many there were. ``wanted``: False for none, None only if the file lists all that it stores."""
+    wanted = _lists_all_stored(graph) if wanted is None else wanted
     found = _stored_inputs(graph) if wanted else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -108,9 +108,14 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
     return len(found)
 
 
-def _must_list_stored(graph: Graph) -> bool:
-    """Whether an ONNX graph's IR version (3) requires every initializer among the inputs."""
-    return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
+def _lists_all_stored(graph: Graph) -> bool:
+    """Whether every initializer of an ONNX graph is among its inputs, as IR version 3 required and exporters did for
+    some time after it, weights (of two dimensions or more) with them: a list that means none of them to be given."""
+    if not isinstance(graph, OnnxGraph):
+        return False
+    listed, stored = _stored_inputs(graph), graph.model.graph.initializers
+    old = (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
+    return old or (len(listed) == len(stored) and any(value.shape and len(value.shape) > 1 for value in listed))
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:

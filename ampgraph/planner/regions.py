@@ -14,7 +14,7 @@ from ..oplists.kernels import Fused
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_biases
 from ..rules import fusions
-from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
+from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, is_private, norm_axis
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
@@ -30,13 +30,15 @@ class Regions:
     """The regions of a model, as decided. ``of_op``: id of an operator in a region -> the operator that this stands
     for, or `Bias`; ``classes``: by an operator's id, the list class that governs it (its region's), "" for none;
     ``ties``: (units of one decision, side, why) of each region; ``beside``: what must hold of units around regions;
-    ``fused``: ids of operators whose Casts cost nothing, as the target's runtime takes them into one kernel."""
+    ``fused``: ids of operators whose Casts cost nothing, as the target's runtime takes them into one kernel;
+    ``shared``: ids of operators of float32 regions, without their results, of which others read an inner value."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     beside: Sequence[Hold | Tie] = ()
     fused: frozenset[int] = frozenset()
+    shared: frozenset[int] = frozenset()
 
     @cached_property
     def allowed(self) -> frozenset[int]:
@@ -83,7 +85,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
     beside: list[Hold | Tie] = []
-    fused: set[int] = set()
+    fused, shared = set[int](), set[int]()
     verdict = cache(partial(region_verdict, options))
     float32_ops = {*matched_op_ids(flow, (*options.fp32, *options.pinned)), *streams}
     folded_biases = set[int]()
@@ -104,6 +106,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if bias is not None:
             folded_biases.add(bias.id)
         ties.append((_units(core if bias is None else [*core, bias]), *decided))
+        if decided[0] == HIGH and region.kind != "Bias" and not is_private(flow, region):
+            shared.update(op.id for op in region.ops if op is not region.result)
         behind = _units([op for op in region.ops if op not in core])
         if form is None:
             beside += beside_fusion(facts, region, _units(core), decided[0])
@@ -119,7 +123,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
     sides = {cls: SIDES[options.level.of_class(cls)] for cls in ("allow", "infer")}
     ties += [((found.unit,), LOW, found.why) for found in find_scalings(facts, sides) if found.op not in of_op]
-    return Regions(of_op, governed, ties, beside, frozenset(fused))
+    return Regions(of_op, governed, ties, beside, frozenset(fused), frozenset(shared))
 
 
 def _by_kernels(flow: Dataflow, options: Options, region: Region, decided: tuple[int, Why]) -> tuple[int, Why]:

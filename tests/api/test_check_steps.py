@@ -14,7 +14,7 @@ import pytest
 
 from ampgraph.api import check, check_run, checked, mending
 from ampgraph.api.calibrate import Measuring
-from ampgraph.api.steps import Checking, Conversion, Job
+from ampgraph.api.steps import Checking, Conversion, Job, convert_in_memory
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.progress import silent
@@ -150,6 +150,26 @@ def test_the_order_of_repairs(monkeypatch: pytest.MonkeyPatch, ways: Any, tried:
     }[outcome]  # fmt: skip
     for nothing in (conversion(None), conversion(RIGHT), conversion(replace(MISSED, samples=0))):
         assert checked.repair(nothing, silent) is nothing and asked == tried
+
+
+@pytest.mark.parametrize("way", [
+    lambda done: checked.repair_by_ranges(done, MISSED, math.inf, silent),
+    lambda done: checked.guard_by_generated_ranges(done, silent),
+])  # fmt: skip
+def test_what_ranges_made_is_checked_on_as_many_samples(monkeypatch: pytest.MonkeyPatch, way: Any) -> None:
+    """Not on so many as were measured."""
+    asked: list[check_run.Request] = []
+
+    def verdict(done: Conversion, *_: object) -> CheckVerdict:
+        asked.append(check.request_for(done, "reference", Path("result"), None))
+        return RIGHT
+
+    monkeypatch.setattr(checked, "verdict_before_writing", verdict)
+    model = parse("g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  y = MatMul (a, w) }", w=(8, 8))
+    done = convert_in_memory(Job(model, Recipe(), checking=Checking("auto")), silent)
+    infinite = CheckVerdict("missed", math.inf, 1e-2, samples=6, generated=True)
+    assert way(replace(done, verdict=infinite)) is not None
+    assert [(one.samples, one.more) for one in asked] == [(check.GENERATED, check.MORE)]
 
 
 def test_no_repair_is_begun_that_would_not_end_in_time() -> None:

@@ -64,7 +64,7 @@ def test_names_are_patterns() -> None:
     assert products(plan) == {"/0": "float32"}
     # an input with a default keeps its type
     text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { y = MatMul (x, w) }"
-    low = ampgraph.convert(parse(text, w=np.ones((8, 8), np.float32)), io="low")
+    low = ampgraph.convert(parse(text, w=np.ones((8, 8), np.float32)), io="low", freeze_weights=False)
     onnx.checker.check_model(low, full_check=True)
     assert [i.type.tensor_type.elem_type for i in low.graph.input] == [10, 1]
 
@@ -167,6 +167,17 @@ def test_frozen_weights() -> None:
         for m in (low, given)
     )
     assert np.allclose(found, wanted, atol=2e-3)
+    # exporters listed all for some time after IR 3
+    later = model()
+    later.ir_version = 6
+    assert inputs(proto(ampgraph.convert(later, "O2", check="off"))) == ["x"]
+    del later.graph.input[2]  # all but the bias
+    assert inputs(proto(ampgraph.convert(later, "O2", check="off"))) == ["x", "w", "s", "shape"]
+    numbers = parse(
+        TEXT.replace("float[8,8] w, ", ""), b=(8,), s=np.float32(0.5), shape=np.array([-1, 8]), opset=7, ir=6
+    )
+    numbers.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [8, 8]))
+    assert len(inputs(proto(ampgraph.convert(numbers, "O2", check="off")))) == 5, "defaults that are no weights"
     # what is done is said
     assert notes(model(), freeze_weights=True) == [
         "4 weights listed as inputs: constants now, which nobody can override"

@@ -106,6 +106,16 @@ RAW = [
     )
 ]
 
+SQUASH = Case(
+    "the squares of a norm, which others read too",
+    "pow",
+    """g (float[4,8] x) => (float[4,8] y) {
+        c = MatMul (x, w)  q = Pow (c, two)  n = ReduceSum <keepdims = 1> (q, second)  r = Sqrt (n)
+        d = Div (c, r)  e = Add (n, one)  k = Div (n, e)  z = Mul (k, d)  y = MatMul (z, w) }""",
+    {"x": np.random.default_rng(2).normal(0, 500, (4, 8)).astype(F)},
+    {**SCALE, "w": np.eye(8, dtype=F), "two": F(2)},
+)
+
 RAW.append(
     Case(
         "an input in float64",
@@ -754,6 +764,7 @@ THRESHOLDS = [
 ]
 
 CASES = [
+    SQUASH,
     *(*MASKS, *EPS, *PROBABILITIES, *RECURRENCES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED),
     *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS, *THRESHOLDS),
 ]

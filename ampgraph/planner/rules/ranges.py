@@ -86,7 +86,8 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
             for use in _uses_of_results(facts, op):
                 reader = flow.ops[use.op]
                 cls = sight.regions.classes[reader.id]
-                ends = reader.role in bounded or cls in ("allow", "fp32", "")
+                inner = reader.id in sight.regions.shared
+                ends = not inner and (reader.role in bounded or cls in ("allow", "fp32", ""))
                 held = cls != "allow" if source.of_range else not ends and cls in ("infer", "deny")
                 if held:
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))

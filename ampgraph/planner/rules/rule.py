@@ -176,9 +176,10 @@ def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = ()
 
 def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
     """What rules find that look at one operator after the other. ``hold``: whether the level's guards hold; operators
-    inside of regions are not looked at then, as their region decides for them, and else only those of class fp32."""
+    inside of regions are not looked at then, as their region decides for them, and else only those of class fp32; but
+    where others read what is made inside, whom no region keeps from overflow."""
     facts, classes = sight.facts, sight.regions.classes
-    safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}
+    safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"} - sight.regions.shared
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for role in facts.traits.operators(*rule.traits):
