@@ -7,14 +7,14 @@ level, in float16, without data and without repair:
 
 - error: of the conversion on its real inputs by a strict run: per float output rms(a - b) / max(rms(a), 1e-3), its 90th
   percentile over the samples, the worst output. Right is 1e-2 or less.
-- generated: what `convert --check auto` says on generated inputs.
+- generated: what `convert` says on generated inputs; all other parts are of the file that it keeps after that.
 - data: what the same check says of the same file on the real inputs.
 - steered: the error of `convert --data`, and what its check says; neither is asked where data change nothing.
 - repaired: the same with `--repair`, and the CPU seconds of the command, all its processes together.
 
 `--patience N` gives the check N times its time, for a busy machine; `taskset -c 0` before it takes one core.
 Every part is a process of its own. Results are kept in FOLDER/right/NAME.LEVEL.json (`--out` names another folder) and
-used again while the converted file has the same bytes; `--again PART` measures a part anew.
+used again while what `convert` writes has the same bytes; `--again PART` measures a part anew.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def strict_error(source: Path, model: Path, data: Path, count: int) -> dict[str,
 def check_with_data(source: Path, model: Path, data: Path, count: int) -> dict[str, Any]:
     """What the check of a conversion says of a file on samples."""
     from ampgraph.api import check
+    from ampgraph.api.check_run import Request
 
-    seconds, memory = check.SECONDS * check.SHARES[1], check.MEMORY + check.SLACK
-    request = check.Request(str(source), str(model), str(data), count, {}, TOLERANCE, seconds, memory)
-    return check.in_child(request).to_dict()
+    request = Request(str(source), str(model), str(data), count, {}, TOLERANCE, check.SECONDS * check.SHARES[1])
+    return check.ask(request).to_dict()
 
 
 # -- the process that asks --------------------------------------------------------------------------------------------
@@ -115,15 +115,16 @@ class Row:
         """Measures what is not known yet of the file that the level makes now."""
         plain = work / f"{self.name}.{self.level}.onnx"
         plain.unlink(missing_ok=True)
-        checked = "generated" in parts and ("generated" not in self.known or "generated" in again)
-        first = "generated" if checked else "convert"
-        self.convert(plain, ["--check", "auto" if checked else "off"], first)
+        first, known = "generated", self.known.get("generated")
+        self.convert(plain, ["--check", "auto"], first)  # which may change the file
         if not plain.is_file():
             self.keep()
             return
         digest = hashlib.sha256(plain.read_bytes()).hexdigest()
         if self.known.get("sha256") != digest:
             self.known = {"sha256": digest, first: self.known[first]}
+        elif known is not None and first not in again:
+            self.known[first] = known
         for part in parts:
             fresh = part == first
             if part not in self.known or (part in again and not fresh):
@@ -140,13 +141,12 @@ class Row:
     def part_data(self, plain: Path, work: Path) -> None:
         self.known["data"] = self.child("check_with_data", plain)
 
-    def part_generated(self, plain: Path, work: Path) -> None:
-        self.convert(work / "checked.onnx", ["--check", "auto"], "generated")
-
     def part_steered(self, plain: Path, work: Path) -> None:
-        result = work / "unchecked.onnx"
-        self.convert(result, ["--check", "off", "--data", str(self.data), "--samples", str(self.count)], "steered")
-        if result.is_file() and graph_of(result) == graph_of(plain):
+        files = [work / "unsteered.onnx", work / "unchecked.onnx"]
+        for result, words in zip(files, ([], ["--data", str(self.data), "--samples", str(self.count)]), strict=True):
+            self.convert(result, ["--check", "off", *words], "steered")
+        same = all(result.is_file() for result in files) and graph_of(files[0]) == graph_of(files[1])
+        if same and self.known.get("error", {}).get("right"):
             self.known["steered"] |= {"same": True}
         else:
             self.with_data("steered", work, [])
