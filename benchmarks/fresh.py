@@ -30,7 +30,7 @@ from zoo_right import Row
 
 LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
-SETS = "ABCDEFG"
+SETS = "ABCDEFGH"
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
 Array = Any  # of numpy
@@ -42,7 +42,7 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to G: models that are run once, at the end.
+    """A: models whose results may change the code; B to H: models that are run once, at the end.
 
     C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
@@ -135,11 +135,20 @@ class Inputs:
         return rows[self.random.permutation(len(rows))[: math.prod(shape[:-1])]].reshape(shape)
 
     def text(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Bytes of a text, or its letters as 1 to 26."""
+        """Bytes of a text over ``scale``, or its letters as 1 to 26."""
         source = (__doc__ or "")[40 * self.index :].lower()
         letters = [ord(c) - 96 for c in source if "a" <= c <= "z"]
         codes = letters if spec.get("letters") else list(source.encode())
-        return np.array(codes[: math.prod(shape)]).reshape(shape)
+        return np.array(codes[: math.prod(shape)]).reshape(shape) / spec.get("scale", 1)
+
+    def word(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A word's shares of the letters and of their pairs, its last letter, its first one, and its length over 20."""
+        word = re.findall("[a-z]{4,}", (__doc__ or "").lower())[5 * self.index]
+        places, ones = [ord(c) - 97 for c in word], np.eye(26)
+        pairs = np.zeros((26, 26))
+        np.add.at(pairs, (places[:-1], places[1:]), 1 / (len(places) - 1))
+        found = [ones[places].mean(0), pairs.ravel(), ones[places[-1]], ones[places[0]], [len(places) / 20]]
+        return np.concatenate(found)
 
     def columns(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A row of a table, each column in its own range, some of them in ``whole`` numbers."""
@@ -490,13 +499,17 @@ class Inputs:
         return np.log(abs(scipy.fft.dctn(self.photo(shape, spec), axes=(2, 3), norm="ortho")) + 1e-12)
 
     def digits(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Digits, standardised by ``mean`` and ``std``; only ``kept`` of the pixels seen; in squares of ``patch``."""
+        """Digits, standardised by ``mean`` and ``std``; ``turned``, first rows of all, then the second ones, and so on.
+
+        Only ``kept`` of the pixels are seen; in squares of ``patch``.
+        """
         count = math.prod(shape) // 784
         rows = np.stack([digit(self.index * 50 + n) for n in range(count)])
         if "kept" in spec:
             rows = np.where(self.random.uniform(size=rows.shape) < spec["kept"], rows, 0)
         if side := spec.get("patch"):
             rows = rows.reshape(count, 28 // side, side, 28 // side, side).swapaxes(2, 3)
+        rows = rows.swapaxes(0, 1) if spec.get("turned") else rows
         return ((rows - spec.get("mean", 0)) / spec.get("std", 1)).reshape(shape)
 
     def doodle(self, shape: tuple[int, ...], spec: Entry) -> Array:
