@@ -127,6 +127,40 @@ class Inputs:
         rows = (found[start : start + count] - low) / (high - low)
         return (rows.T if spec.get("turned") else rows).reshape(shape)
 
+    def cells(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The sample's row of the table in ``file`` (CSV with a header), columns from ``first``."""
+        table = np.genfromtxt(self.models / f"{self.entry['name']}.file", delimiter=",", skip_header=1)
+        first, row = spec.get("first", 0), len(table) * (self.index + 1) // SAMPLES - 1
+        return table[row, first : first + math.prod(shape)].reshape(shape)
+
+    def bounds(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Between the bounds that the sample's VNN-LIB file, of the repository's ``files``, gives each number."""
+        text = (self.models / f"{self.entry['name']}.{self.index}").read_text(encoding="utf-8")
+        low, high = (
+            np.array(re.findall(rf"{sign} X_\d+ (-?[\d.e-]+)\)", text), float).reshape(shape) for sign in (">=", "<=")
+        )
+        return self.random.uniform(low, high)
+
+    def masses(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Ten peaks of a mass spectrum, the highest first: ten features of each, or how near they are (``near``)."""
+        known = np.asarray(spec["known"])
+        random = np.random.default_rng(self.index)
+        mass = np.where(
+            random.uniform(size=10) < 0.1 * self.index, random.choice(known, 10), random.uniform(50, 400, 10)
+        )
+        if spec.get("near"):
+            return np.exp(-((mass[:, None] - mass) ** 2) / (2 * 50**2)).reshape(shape)
+        group = np.array([0.25] * 5 + [0.5] * 6 + [0.75] * 7 + [1.0] * 7)
+        away, place = abs(mass[:, None] - known), np.arange(10)
+        (mean, std), (top_mean, top_std) = spec["all"], spec["top"]
+        same = np.round(mass[:, None], 1) == np.round(known, 1)
+        main = np.isin(np.arange(len(known)), [0, 1, 5, 8, 11])
+        columns = [
+            (mass - mean) / std, place / 10, place == 0, place == 9, same.any(1), away.min(1) / 100,
+            (same * group).max(1), (same & main).any(1), np.full(10, (mass[0] - top_mean) / top_std), mass / mass[0],
+        ]  # fmt: skip
+        return np.stack(columns, -1).reshape(shape)
+
     def wines(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Rows of a table of wines, as they were measured."""
         import sklearn.datasets
@@ -168,10 +202,10 @@ class Inputs:
         return self.random.integers(0, spec["last"] + 1, shape)
 
     def tokens(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Tokens of a sentence, the frequent ones first, with a padded tail."""
-        drawn = np.minimum(self.random.zipf(1.3, shape), spec["last"])
+        """Tokens of a sentence, the frequent ones first, with a padded tail, or start (``turned``)."""
+        drawn = np.minimum(self.random.zipf(1.3, shape) + spec.get("first", 1) - 1, spec["last"])
         kept = np.arange(shape[-1]) < max(1, shape[-1] - self.index % 4)
-        return np.where(kept, drawn, 0)
+        return np.where(kept[::-1] if spec.get("turned") else kept, drawn, spec.get("padding", 0))
 
     def onehot(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """One of the places along ``axis``: letters of genes."""
@@ -331,6 +365,21 @@ class Inputs:
             low, high = np.asarray(spec["span"])
             walk = low + (high - low) * (walk - walk.min()) / (np.ptp(walk) or 1)
         return walk
+
+    def candles(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Twelve measures of a price, each in its ``span``, over twenty steps: each step, and the way since the first.
+
+        Then how many coins are held, their mean price and the money left, in deviations from the mean price.
+        """
+        low, high = spec["span"]
+        walk = self.random.normal(size=(12, 100)).cumsum(1)
+        walk -= walk.min(1, keepdims=True)
+        walk = low + (high - low) * walk / walk.max(1, keepdims=True)
+        seen, held = walk[:, -20:], self.random.uniform(low, high, self.index % 3)
+        ways = np.concatenate([np.diff(seen), seen[:, 1:] - seen[:, :1]], 1)
+        worth = np.array([held.sum() / max(len(held), 1), 3 * high - held.sum()])
+        scores = (worth - walk[0].mean()) / walk[0].std()
+        return np.concatenate([ways.ravel(), [len(held)], scores]).reshape(shape)
 
     def waves(self, shape: tuple[int, ...], spec: Entry) -> Array:
         return (speech(self.random, math.prod(shape), 16000) * spec.get("scale", 1)).reshape(shape)
@@ -499,9 +548,9 @@ class Inputs:
         return np.log(abs(scipy.fft.dctn(self.photo(shape, spec), axes=(2, 3), norm="ortho")) + 1e-12)
 
     def digits(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Digits, standardised by ``mean`` and ``std``; ``turned``, first rows of all, then the second ones, and so on.
+        """Digits, standardised by ``mean`` and ``std``; only ``kept`` of the pixels seen; in squares of ``patch``.
 
-        Only ``kept`` of the pixels are seen; in squares of ``patch``.
+        ``scaled``: each by its own mean and deviation. ``turned``: the first rows of all, then the second ones, and on.
         """
         count = math.prod(shape) // 784
         rows = np.stack([digit(self.index * 50 + n) for n in range(count)])
@@ -509,8 +558,19 @@ class Inputs:
             rows = np.where(self.random.uniform(size=rows.shape) < spec["kept"], rows, 0)
         if side := spec.get("patch"):
             rows = rows.reshape(count, 28 // side, side, 28 // side, side).swapaxes(2, 3)
+        if spec.get("scaled"):
+            rows = (rows - rows.mean((-2, -1), keepdims=True)) / rows.std((-2, -1), keepdims=True)
         rows = rows.swapaxes(0, 1) if spec.get("turned") else rows
         return ((rows - spec.get("mean", 0)) / spec.get("std", 1)).reshape(shape)
+
+    def canvas(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A digit in black on an empty canvas of a web page, red, green, blue and alpha of each pixel, 0 to 255."""
+        import skimage.transform
+
+        side = math.isqrt(math.prod(shape) // 4)
+        found = np.zeros((side, side, 4))
+        found[..., 3] = 255 * skimage.transform.resize(digit(self.index), (side, side), order=1)
+        return found.reshape(shape)
 
     def doodle(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Strokes of a pen on nothing."""
@@ -686,6 +746,8 @@ def unpack(entry: Entry, clones: Path, model: Path) -> None:
 
     if "file" in entry:
         model.with_suffix(".file").write_bytes(held(entry["file"]))
+    for index, path in enumerate(entry.get("files", [])):
+        model.with_suffix(f".{index}").write_bytes(held(path))
     found = onnx.load_from_string(held(entry["path"]))
     for location in {e.value for w in found.graph.initializer for e in w.external_data if e.key == "location"}:
         (model.parent / location).write_bytes(held(str(Path(entry["path"]).parent / location)))

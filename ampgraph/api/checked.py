@@ -126,26 +126,23 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
 
 
 def hold_stem(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: where the error is too large or may be, but finite, the conversion with the stem in
-    float32 as well, if that is right; else ``done``. Rounding in front goes through all layers: in networks of
+    """For `convert` with a check: where the error is too large or may be, but finite, the conversion with a stem in
+    float32 as well, the first that is right; else ``done``. Rounding in front goes through all layers: in networks of
     convolutions the first ones make most of the error (benchmarks/fresh.md).
 
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
-    from ..planner.promotions import stem_patterns
+    from ..planner.promotions import stems
 
     verdict, options, recipe = done.verdict, done.options, done.made_with()
-    if verdict is None or not verdict.inexact or options is None or recipe is None:
-        return done
-    flow = adapters.load(done.job.model)[0].dataflow() if options.holds_guards else None
-    patterns = () if flow is None else stem_patterns(flow, options.low)
-    if not patterns:
+    if verdict is None or not verdict.inexact or options is None or recipe is None or not options.holds_guards:
         return done
     measured = replace(done.job.measuring, used=False)  # by the ranges that are in the recipe
-    found = _convert_with_pins(replace(done.job, recipe=recipe, measuring=measured), patterns, progress)
-    if found.verdict is None or not found.verdict.ok:
-        return done
-    found.plan.notes.append(Note("stem", "", STEM_HELD))
-    return found
+    for patterns in filter(None, stems(adapters.load(done.job.model)[0].dataflow(), options.low)):
+        found = _convert_with_pins(replace(done.job, recipe=recipe, measuring=measured), patterns, progress)
+        if found.verdict is not None and found.verdict.ok:
+            found.plan.notes.append(Note("stem", "", STEM_HELD))
+            return found
+    return done
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------

@@ -61,20 +61,20 @@ def find_groups(task: CutTask) -> list[Promotion]:
     return groups
 
 
-def stem_patterns(flow: Dataflow, low: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Promotions: patterns that name a model's stem: a fifth of its products, but at least one and no more than an
-    eighth or four, the first ones, and all that comes before the next; () for a model of fewer than `FEWEST_PRODUCTS`.
-
-    ``low``: patterns of what is left out, as the user asked for it to be low."""
-    main = [op for op in flow.ops if op.scope == 0]
+def stems(flow: Dataflow, low: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Promotions: patterns that name a model's stem, its first products and all that comes before the next: an eighth
+    of the products or four, but no more than a fifth, and the fifth if that is more; one product at least. None for a
+    model of fewer than `FEWEST_PRODUCTS`. ``low``: patterns of what is left out, as the user asked for it to be low."""
+    main, fixed = [op for op in flow.ops if op.scope == 0], matched_op_ids(flow, low)
     products = [place for place, op in enumerate(main) if has(op.role, "products")]
-    count = len(products)
-    if count < FEWEST_PRODUCTS:
-        return ()
-    end, fixed = products[max(1, min(count // 5, max(4, -(-count // 8))))], matched_op_ids(flow, low)
-    held = (op for op in main[:end] if op.slots and op.id not in fixed and not has(op.role, "casts"))
-    written = ((op.name, flow.values[next(v for v in op.outputs if v != NONE)].name) for op in held)
-    return tuple(dict.fromkeys(pattern_for(*names) for names in written))
+    fifth, eighth = len(products) // 5, max(4, -(-len(products) // 8))
+    counts = dict.fromkeys(max(1, count) for count in (min(fifth, eighth), fifth))
+    found = []
+    for count in counts if len(products) >= FEWEST_PRODUCTS else ():
+        held = [op for op in main[: products[count]] if op.slots and op.id not in fixed and not has(op.role, "casts")]
+        written = ((op.name, flow.values[next(v for v in op.outputs if v != NONE)].name) for op in held)
+        found.append(tuple(dict.fromkeys(pattern_for(*names) for names in written)))
+    return found
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:

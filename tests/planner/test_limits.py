@@ -177,6 +177,15 @@ def test_what_is_said_of_a_stored_tensor(shape: tuple[int, int], number: float, 
     assert [note.text for note in plan.notes if note.topic == "weight"] == [said] * bool(said)
 
 
+@pytest.mark.parametrize(("number", "held"), [(1e5, True), (1e-9, True), (2.0, False)])
+def test_an_input_with_a_default_is_looked_at_like_a_stored_tensor(number: float, held: bool) -> None:
+    """It would be infinite, or zero, behind the Cast."""
+    text = "g (float[8,4] x, float[4,4] w) => (float[8,4] y) { y = MatMul (x, w) }"
+    plan = ampgraph.plan(parse(text, w=np.full((4, 4), number, np.float32)), "O2", freeze_weights=False)
+    assert {item.dtype for item in plan.decisions if item.kind == "MatMul"} == {"float32" if held else "float16"}
+    assert {item.why.rule for item in plan.decisions if item.kind == "MatMul"} == {"weight" if held else "list"}
+
+
 POOLED, ROWS = "a = Conv (x, k)  y = GlobalAveragePool (a)", "a = MatMul (x, w)  y = KIND (a, first)"
 OPEN = [
     ("webgpu", "float16", "N,3,H,W", POOLED, "adds up in float16, and of how many"),

@@ -80,7 +80,7 @@ class _Reader:
         filled = {op.outputs[0]: fill_number(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
-            if value.dtype == FLOAT32 and value.weight and self._is_worth_reading(value):
+            if value.dtype == FLOAT32 and _is_stored(value) and self._is_worth_reading(value):
                 yield value, self.facts.extent(value)
             elif value.dtype == FLOAT32 and value.id in made:
                 yield value, Extent.of([np.asarray(made[value.id], np.float64)], self.facts.low)
@@ -116,7 +116,7 @@ class _Reader:
         """Rule on stored tensors: keeps the readers of a stored tensor, or the maker of another, in float32; a note
         says which would be low. ``text``: why; ``taints``: whether their results are sources of taint."""
         flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
-        units = [use.unit for use in flow.uses[value.id] if use.unit != NONE] if value.weight else [value.unit]
+        units = [use.unit for use in flow.uses[value.id] if use.unit != NONE] if _is_stored(value) else [value.unit]
         lowered = [unit for unit in units if not self._is_high(unit)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.decided.find, units))
@@ -125,6 +125,11 @@ class _Reader:
         if lowered:
             places = sorted({place(flow, u) for u in lowered})
             self.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
+
+
+def _is_stored(value: Value) -> bool:
+    """Rule on stored tensors: whether a value is a stored tensor, or an input with one for where nothing is given."""
+    return value.weight or value.default
 
 
 def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
