@@ -480,6 +480,12 @@ class Inputs:
             wave -= 6 * np.exp(-((near / 3.0) ** 2)) - 2 * np.exp(-(((near - 8) / 5.0) ** 2))
         return ((wave - wave.mean()) / wave.std()).reshape(shape)
 
+    def crossing(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Where an electron of two coupled dots is as their detuning is swept, with a slope, standardised."""
+        swept, coupled = np.linspace(-0.5, 0.5, math.prod(shape)), 0.01 + 0.13 * self.index / SAMPLES
+        found = swept / np.sqrt(swept**2 + 4 * coupled**2) + self.random.uniform(-0.5, 0.5) * swept
+        return ((found - found.mean()) / found.std()).reshape(shape)
+
     def topomap(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A field of two poles on a head, in colours from blue to red, on white."""
         rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in shape[1:3]), indexing="ij")
