@@ -8,6 +8,7 @@ what the check itself finds.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 import time
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.collector import quiet_collector
+from ..core.errors import AmpError
 from ..core.plan import Note
 from ..core.progress import Progress, silent
 from ..core.verdict import ALL, CheckVerdict
@@ -66,8 +68,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         verdict = verdict_on(done, done.output, progress)
         summary = None if done.summary is None else replace(done.summary, check=verdict)
         done = replace(done, verdict=verdict, summary=summary)
-        mended = hold_stem(guard_by_generated_ranges(done, progress), progress)
-        return done if mended is done else write_files(mended, progress)
+        better = mend(done, progress)
+        return done if better is done else write_files(better, progress)
 
 
 def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Conversion:
@@ -76,15 +78,24 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
     "require" the result as it was converted is written first."""
     try:
         done = drop_harmful_ranges(replace(done, verdict=verdict_before_writing(done, progress)), progress)
-        done = guard_by_generated_ranges(done, progress)
-        if not done.job.checking.repair:
-            return hold_stem(done, progress)
-        if done.job.plan is None:
+        done = mend(done, progress)
+        if done.job.checking.repair and done.job.plan is None:
             return repair(done, progress)
     except KeyboardInterrupt:
         if mode != "require":
             write_files(done)
         raise
+    return done
+
+
+def mend(done: Conversion, progress: Progress) -> Conversion:
+    """For `convert` with a check: the conversion by ranges of generated inputs, or else with a stem in float32, where
+    one of the two helps; else ``done``. With `--repair` a search finds more than a stem.
+
+    What cannot be converted or run once more (an AmpError) leaves ``done`` with its verdict, which announces it."""
+    for attempt in (guard_by_generated_ranges,) if done.job.checking.repair else (guard_by_generated_ranges, hold_stem):
+        with contextlib.suppress(AmpError):
+            done = attempt(done, progress)
     return done
 
 

@@ -172,6 +172,16 @@ def test_what_ranges_made_is_checked_on_as_many_samples(monkeypatch: pytest.Monk
     assert [(one.samples, one.more) for one in asked] == [(check.GENERATED, check.MORE)]
 
 
+@pytest.mark.parametrize("fails", ["guard_by_generated_ranges", "hold_stem"])
+def test_an_attempt_that_fails_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def failing(*_: object) -> Conversion:
+        raise AmpError("AMP504", "stopped")
+
+    monkeypatch.setattr(checked, fails, failing)
+    given = conversion(MISSED)
+    assert checked.mend(given, silent) is given
+
+
 def test_no_repair_is_begun_that_would_not_end_in_time() -> None:
     slow = replace(MISSED, seconds=10.0)
     found = checked.repair_by_patterns(conversion(slow), slow, time.monotonic() + 1, silent)
