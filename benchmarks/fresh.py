@@ -169,11 +169,20 @@ class Inputs:
         return rows[self.random.permutation(len(rows))[: math.prod(shape[:-1])]].reshape(shape)
 
     def text(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Bytes of a text, or its letters as 1 to 26."""
+        """Bytes of a text over ``scale``, or its letters as 1 to 26."""
         source = (__doc__ or "")[40 * self.index :].lower()
         letters = [ord(c) - 96 for c in source if "a" <= c <= "z"]
         codes = letters if spec.get("letters") else list(source.encode())
-        return np.array(codes[: math.prod(shape)]).reshape(shape)
+        return np.array(codes[: math.prod(shape)]).reshape(shape) / spec.get("scale", 1)
+
+    def word(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A word's shares of the letters and of their pairs, its last letter, its first one, and its length over 20."""
+        word = re.findall("[a-z]{4,}", (__doc__ or "").lower())[5 * self.index]
+        places, ones = [ord(c) - 97 for c in word], np.eye(26)
+        pairs = np.zeros((26, 26))
+        np.add.at(pairs, (places[:-1], places[1:]), 1 / (len(places) - 1))
+        found = [ones[places].mean(0), pairs.ravel(), ones[places[-1]], ones[places[0]], [len(places) / 20]]
+        return np.concatenate(found)
 
     def columns(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A row of a table, each column in its own range, some of them in ``whole`` numbers."""
@@ -471,6 +480,12 @@ class Inputs:
             wave -= 6 * np.exp(-((near / 3.0) ** 2)) - 2 * np.exp(-(((near - 8) / 5.0) ** 2))
         return ((wave - wave.mean()) / wave.std()).reshape(shape)
 
+    def crossing(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Where an electron of two coupled dots is as their detuning is swept, with a slope, standardised."""
+        swept, coupled = np.linspace(-0.5, 0.5, math.prod(shape)), 0.01 + 0.13 * self.index / SAMPLES
+        found = swept / np.sqrt(swept**2 + 4 * coupled**2) + self.random.uniform(-0.5, 0.5) * swept
+        return ((found - found.mean()) / found.std()).reshape(shape)
+
     def topomap(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A field of two poles on a head, in colours from blue to red, on white."""
         rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in shape[1:3]), indexing="ij")
@@ -541,7 +556,7 @@ class Inputs:
     def digits(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Digits, standardised by ``mean`` and ``std``; only ``kept`` of the pixels seen; in squares of ``patch``.
 
-        ``scaled``: each by its own mean and deviation.
+        ``scaled``: each by its own mean and deviation. ``turned``: the first rows of all, then the second ones, and on.
         """
         count = math.prod(shape) // 784
         rows = np.stack([digit(self.index * 50 + n) for n in range(count)])
@@ -551,6 +566,7 @@ class Inputs:
             rows = rows.reshape(count, 28 // side, side, 28 // side, side).swapaxes(2, 3)
         if spec.get("scaled"):
             rows = (rows - rows.mean((-2, -1), keepdims=True)) / rows.std((-2, -1), keepdims=True)
+        rows = rows.swapaxes(0, 1) if spec.get("turned") else rows
         return ((rows - spec.get("mean", 0)) / spec.get("std", 1)).reshape(shape)
 
     def canvas(self, shape: tuple[int, ...], spec: Entry) -> Array:
