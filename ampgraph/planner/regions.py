@@ -14,7 +14,7 @@ from ..oplists.kernels import Fused
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_biases
 from ..rules import fusions
-from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, is_private, norm_axis
+from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
@@ -31,7 +31,7 @@ class Regions:
     for, or `Bias`; ``classes``: by an operator's id, the list class that governs it (its region's), "" for none;
     ``ties``: (units of one decision, side, why) of each region; ``beside``: what must hold of units around regions;
     ``fused``: ids of operators whose Casts cost nothing, as the target's runtime takes them into one kernel;
-    ``shared``: ids of operators of float32 regions, without their results, of which others read an inner value."""
+    ``shared``: ids of operators of float32 regions that make squares, or sums of them, which others read too."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
@@ -106,8 +106,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if bias is not None:
             folded_biases.add(bias.id)
         ties.append((_units(core if bias is None else [*core, bias]), *decided))
-        if decided[0] == HIGH and region.kind != "Bias" and not is_private(flow, region):
-            shared.update(op.id for op in region.ops if op is not region.result)
+        if decided[0] == HIGH and region.kind != "Bias":
+            shared |= _squares_for_others(facts, region)
         behind = _units([op for op in region.ops if op not in core])
         if form is None:
             beside += beside_fusion(facts, region, _units(core), decided[0])
@@ -124,6 +124,20 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     sides = {cls: SIDES[options.level.of_class(cls)] for cls in ("allow", "infer")}
     ties += [((found.unit,), LOW, found.why) for found in find_scalings(facts, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused), frozenset(shared))
+
+
+def _squares_for_others(facts: Facts, region: Region) -> set[int]:
+    """Decision on a region: ids of its operators that square and what follows them, before a root, where others than
+    the region read one of these values, which may leave the low range; none where nobody does."""
+    flow, traits, found = facts.flow, facts.traits, set[int]()
+    for op in sorted(region.ops, key=lambda op: op.id):
+        made = {flow.values[v].producer for v in op.inputs if v != NONE}
+        follows = not (traits.has(op.role, "roots") or found.isdisjoint(made))
+        if op is not region.result and (op.id in facts.squares or follows):
+            found.add(op.id)
+    own = {op.id for op in region.ops} | {NONE}
+    uses = (use.op for op in found for v in flow.ops[op].outputs for use in flow.uses[v])
+    return found if any(op not in own for op in uses) else set()
 
 
 def _by_kernels(flow: Dataflow, options: Options, region: Region, decided: tuple[int, Why]) -> tuple[int, Why]:

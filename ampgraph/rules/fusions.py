@@ -24,15 +24,12 @@ def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
 
 def is_closed(flow: Dataflow, region: Region) -> bool:
     """Fusions of a target: whether a region is complete, of more nodes than a kernel and two Casts, and private."""
-    many = len([op for op in region.ops if op.slots]) > WIDE_NODES
-    return region.complete and many and is_private(flow, region)
-
-
-def is_private(flow: Dataflow, region: Region) -> bool:
-    """Fusions of a target: whether nobody else reads what is made inside of a region, without its result."""
+    if not region.complete:
+        return False
     ids = {op.id for op in region.ops}
     inner = (v for op in region.ops if op is not region.result for v in op.outputs)
-    return all(use.op in ids for v in inner for use in flow.uses[v])
+    many = len([op for op in region.ops if op.slots]) > WIDE_NODES
+    return many and all(use.op in ids for v in inner for use in flow.uses[v])
 
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:

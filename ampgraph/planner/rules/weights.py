@@ -51,7 +51,8 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
-                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
+                text = f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})"
+                reader.hold(value, text, taints=not value.default)  # which a caller may override
         elif extent.flushed > FLUSHED_LIMIT:
             message = f"would become zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
             reader.hold(value, message, taints=False)

@@ -106,9 +106,13 @@ def first_change(a: ModelProto, b: ModelProto) -> str:
 
 
 def inputs_kept(given: ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs of what is converted: without the weights that IR version 3 had to list."""
-    stored = {t.name for t in given.graph.initializer} | {t.values.name for t in given.graph.sparse_initializer}
-    return [item for item in given.graph.input if given.ir_version > 3 or item.name not in stored]
+    """The inputs of what is converted: without weights of which a file lists all that it stores, matrices with them, as
+    IR version 3 had to."""
+    stored = {t.name: t.dims for t in given.graph.initializer}
+    stored |= {t.values.name: t.dims for t in given.graph.sparse_initializer}
+    listed = {item.name for item in given.graph.input} & stored.keys()
+    every = len(listed) == len(stored) and any(len(stored[name]) > 1 for name in listed)
+    return [item for item in given.graph.input if not (given.ir_version <= 3 or every) or item.name not in stored]
 
 
 def same_interface(given: ModelProto, converted: ModelProto) -> None:
