@@ -193,7 +193,7 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
 
 
 def time_limit() -> float:
-    """The time of `time.monotonic` at which ends what `convert` tries for a result that missed, if it begins now."""
+    """The time of `time.monotonic` by which attempts to mend a result have to end, if they begin now."""
     return time.monotonic() + SECONDS * WHOLE
 
 

@@ -31,7 +31,7 @@ from .check import (
     verdict_before_writing,
     verdict_on,
     with_data_kept,
-)  # fmt: skip
+)
 from .steps import Conversion, Job, convert_in_memory, summary_of, write_files
 
 GUARDED = "float16 overflows on generated inputs or comes near it: --data DIR, samples of yours, may need less float32"
