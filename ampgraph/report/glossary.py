@@ -39,7 +39,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "fp32": "class of operators that O1 and O2 compute in float32: norms, losses",
     "list": "the file that gives each operator its class, with the line and the reason: `ampgraph lists OPERATOR`",
     "unlisted": "an operator that is in no list; it stays float32, and is counted in the summary",
-    "user": "decided by your pattern, --fp32 or --low",
+    "user": "decided by a pattern of --fp32 or --low, yours or one that a check tried",
     "pattern": "what --fp32 and --low take: a glob of node names, op:Kind, scope:layers.3.* or value:NAME; in the code "
     "also a region's form, a graph in text",
     "region": "nodes that share one decision: a norm, GELU or softmax written in simple operators, a product "

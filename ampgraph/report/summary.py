@@ -55,7 +55,7 @@ MEANING = {
     "spectrum": "part of a spectrum that a logarithm or a quotient reads: {dtype} would lose its small powers",
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
-    "user": "asked for by {text}",
+    "user": "by {text}, yours or a check's",
     "weight": "constant {text}",
 }
 """Rule -> what its reasons ({text}) mean to a reader who does not know the planner, where they do not say so."""

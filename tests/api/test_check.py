@@ -160,6 +160,7 @@ def test_the_stem_is_held_where_that_makes_it_right(amp, path, words):
     said = rows(out)
     assert code == 0 and said["check"].startswith("ok: ") and ", repaired: 3 pinned to float32 (large ...)" in out
     assert checked.STEM_HELD in out and said["products"].startswith("2 of 3 ")
+    assert "by --fp32 large, yours or a check's (user)" in out and "asked for" not in said["float32"]
     if "--dtype" not in words:
         low = onnx.load(source.parent / "model.O2.onnx")
         assert low.graph == ampgraph.convert(source, check="off", fp32=["large", "less", "value:c"]).graph
