@@ -384,8 +384,8 @@ def test_others_stay(model: ModelProto, options: dict[str, Any]) -> None:
 # A product behind a Transpose is written so that ONNX Runtime's CPU opens it, at every target.
 
 MATRICES = {
-    "w": (8, 8), "v": (8, 8), "q": (4, 8), "u": (6, 4), "b": (8,), "n": (8,), "e": (4,), "v3": (3, 8), "stack": (1, 8, 8),
-    "two": np.float32(2), "number": np.full((1, 1, 1, 1), 2, "f"), "wide": np.array([2, 1, 1, 1]),
+    "w": (8, 8), "v": (8, 8), "q": (4, 8), "u": (6, 4), "b": (8,), "n": (8,), "e": (4,), "v3": (3, 8),
+    "stack": (1, 8, 8), "two": np.float32(2), "number": np.full((1, 1, 1, 1), 2, "f"), "wide": np.array([2, 1, 1, 1]),
     "zero": np.array([0]), "one": np.array([1]),
 }  # fmt: skip
 BATCH, SUMMED = "c = Transpose<perm = [1, 0, 2]>(a)", "c = Transpose<perm = [1, 2, 0]>(a)"
