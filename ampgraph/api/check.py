@@ -138,11 +138,14 @@ def with_data_kept(measuring: Measuring, often: bool) -> Measuring:
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def verdict_before_writing(done: Conversion, progress: Progress, repairing: float = 0.0) -> CheckVerdict | None:
+def verdict_before_writing(
+    done: Conversion, progress: Progress, repairing: float = 0.0, least: int = 0
+) -> CheckVerdict | None:
     """For `convert` with a check: the verdict on a result that is not written yet, by a file that is removed again;
     None where it is not to be checked.
 
-    ``repairing``: how many seconds it may take where it looks for what mends the result as well; 0: it does not."""
+    ``repairing``: how many seconds it may take where it looks for what mends the result as well; 0: it does not.
+    ``least``: how many generated samples to run at least, as far as there is time."""
     if not mode_of(done):
         return None
     folder = None if done.output is None else done.output.parent  # it has room for the file
@@ -151,12 +154,14 @@ def verdict_before_writing(done: Conversion, progress: Progress, repairing: floa
         tried = Path(scratch) / f"result{SUFFIXES[done.graph.format]}"
         if verdict_not_checked(done.graph, memory_budget(done)) is None:
             done.graph.save(tried, progress)
-        return verdict_on(done, tried, progress, repairing)
+        return verdict_on(done, tried, progress, repairing, least)
 
 
-def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: float = 0.0) -> CheckVerdict:
+def verdict_on(
+    done: Conversion, written: Path, progress: Progress, repairing: float = 0.0, least: int = 0
+) -> CheckVerdict:
     """For `convert` with a check: the verdict of a strict run of a ``written`` file beside the model that was given; a
-    model in memory is saved for it. ``repairing``: as in `verdict_before_writing`."""
+    model in memory is saved for it. ``repairing``, ``least``: as in `verdict_before_writing`."""
     progress("checking", 0, 0)
     unchecked_verdict = verdict_not_checked(done.graph, memory_budget(done))
     if unchecked_verdict is not None:
@@ -169,6 +174,8 @@ def verdict_on(done: Conversion, written: Path, progress: Progress, repairing: f
             adapters.load(done.job.model)[0].save(reference)
         given = files.enter_context(_samples_file(done.job.measuring.data))
         request = request_for(done, reference, written, given)
+        if given is None:
+            request = replace(request, samples=max(request.samples, least))
         if repairing:
             request = replace(request, recipe=done.made_with(), whole=repairing)
         return ask(request, memory_budget(done), progress)

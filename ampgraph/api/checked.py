@@ -35,9 +35,9 @@ from .check import (
 from .steps import Conversion, Job, convert_in_memory, summary_of, write_files
 
 GUARDED = "float16 overflows on generated inputs or comes near it: --data DIR, samples of yours, may need less float32"
-STEM_HELD = (
-    "the first products are float32, as most of the error came from there; NVIDIA's TF32, on by default, rounds their "
-    "operands as well (in ONNX Runtime use_tf32=0 turns it off)"
+ENDS_HELD = (
+    "the first products, or first and last, are float32, as most of the error came from there; NVIDIA's TF32, on by "
+    "default, rounds their operands as well (in ONNX Runtime use_tf32=0 turns it off)"
 )
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
@@ -89,11 +89,11 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
 
 
 def mend(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: the conversion by ranges of generated inputs, or else with a stem in float32, where
-    one of the two helps; else ``done``. With `--repair` a search finds more than a stem.
+    """For `convert` with a check: the conversion by ranges of generated inputs, or else with its ends in float32, where
+    one of the two helps; else ``done``. With `--repair` a search finds more than ends.
 
     What cannot be converted or run once more (an AmpError) leaves ``done`` with its verdict, which announces it."""
-    for attempt in (guard_by_generated_ranges,) if done.job.checking.repair else (guard_by_generated_ranges, hold_stem):
+    for attempt in (guard_by_generated_ranges,) if done.job.checking.repair else (guard_by_generated_ranges, hold_ends):
         with contextlib.suppress(AmpError):
             done = attempt(done, progress)
     return done
@@ -136,24 +136,39 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
     return replace(guarded, verdict=found)
 
 
-def hold_stem(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: where the error is too large or may be, but finite, the conversion with a stem in
-    float32 as well, the first that is right; else ``done``. Rounding in front goes through all layers: in networks of
-    convolutions the first ones make most of the error (benchmarks/fresh.md).
+def hold_ends(done: Conversion, progress: Progress) -> Conversion:
+    """For `convert` with a check: where the error is finite and too large, or may be, a conversion with the first
+    products in float32 as well, or the first and the last: the first that is right and not close to wrong, else the
+    best of them; ``done`` where none is better. Rounding in front goes through all layers, and what is rounded behind
+    is not averaged any more (benchmarks/fresh.md). Of a result that is right, though close to wrong, one is tried.
 
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
-    from ..planner.promotions import stems
+    from ..planner.promotions import ends
 
     verdict, options, recipe = done.verdict, done.options, done.made_with()
-    if verdict is None or not verdict.inexact or options is None or recipe is None or not options.holds_guards:
+    if verdict is None or options is None or recipe is None or not options.holds_guards:
+        return done
+    if not (verdict.inexact or verdict.close):
         return done
     measured = replace(done.job.measuring, used=False)  # by the ranges that are in the recipe
-    for patterns in filter(None, stems(adapters.load(done.job.model)[0].dataflow(), options.low)):
-        found = _convert_with_pins(replace(done.job, recipe=recipe, measuring=measured), patterns, progress)
-        if found.verdict is not None and found.verdict.ok:
-            found.plan.notes.append(Note("stem", "", STEM_HELD))
-            return found
-    return done
+    job, best = replace(done.job, recipe=recipe, measuring=measured), done
+    tried = ends(adapters.load(done.job.model)[0].dataflow(), options.low)
+    for patterns in tried if verdict.inexact else tried[:1]:
+        found = _convert_with_pins(job, patterns, progress, verdict.samples)
+        best = max(best, found, key=_nearness)  # the earlier one where they are equal
+        if found.verdict is not None and found.verdict.ok and not found.verdict.close:
+            break
+    if best is not done:
+        best.plan.notes.append(Note("stem", "", ENDS_HELD))
+    return best
+
+
+def _nearness(done: Conversion) -> tuple[int, float]:
+    """For `convert` with a check: what the better one of two conversions has more of, by their verdicts."""
+    verdict = done.verdict
+    if verdict is None or not (verdict.ok or verdict.doubtful):
+        return 0, 0.0
+    return 1 + verdict.ok, -verdict.margin
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------
@@ -235,14 +250,16 @@ def _convert_by_ranges(job: Job, samples: int, until: float, progress: Progress)
     return replace(done, job=replace(job, recipe=replace(job.recipe, ranges=done.ranges)))
 
 
-def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """For `convert`: converts again with the nodes of ``patterns`` in float32 too, and checks the result."""
+def _convert_with_pins(job: Job, patterns: tuple[str, ...], progress: Progress, least: int = 0) -> Conversion:
+    """For `convert`: converts again with the nodes of ``patterns`` in float32 too, and checks the result on ``least``
+    generated inputs at least, as far as there is time."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
-    return _check_repair(convert_in_memory(replace(job, recipe=recipe), progress), patterns, progress)
+    return _check_repair(convert_in_memory(replace(job, recipe=recipe), progress), patterns, progress, least)
 
 
-def _check_repair(done: Conversion, pinned: tuple[str, ...], progress: Progress) -> Conversion:
+def _check_repair(done: Conversion, pinned: tuple[str, ...], progress: Progress, least: int = 0) -> Conversion:
     """For `convert`: the conversion with the verdict of its check, which says what was ``pinned`` to float32
-    (a pattern, or the reason, of each node); the verdict is None where nothing is low any more."""
-    found = verdict_before_writing(done, progress)
+    (a pattern, or the reason, of each node); the verdict is None where nothing is low any more. ``least``: as in
+    `_convert_with_pins`."""
+    found = verdict_before_writing(done, progress, least=least)
     return replace(done, verdict=None if found is None else replace(found, pinned=pinned))

@@ -15,6 +15,7 @@ OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 ALL = "none found: only all of it in float32 helps"
 SIMULATED = "simulated on the CPU: each tensor rounded to its type, no kernel of the target run"
 QUANTILE = 0.9  # the share of the samples whose largest error is compared with the tolerance
+CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
@@ -64,6 +65,8 @@ class CheckVerdict(Data):
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
+        tie: what the error of probabilities would be where the two likeliest classes were equally likely, which few
+            generated inputs show; 0.0 where no output says it.
         stream: what `--fp32-stream` leaves of the error, where that was tried on the same samples and is less.
     """
 
@@ -94,6 +97,7 @@ class CheckVerdict(Data):
     remedy: str = ""
     relative: bool = False
     worst: float | None = None
+    tie: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -121,6 +125,19 @@ class CheckVerdict(Data):
         """Whether a check found the error too large, or so large that it may be on other inputs, but finite."""
         doubted = self.doubtful and not (self.near or self.vanishing)
         return (self.missed or doubted) and self.error is not None and math.isfinite(self.error)
+
+    @property
+    def margin(self) -> float:
+        """How near a check came to missing: its worst sample's error over `CLOSE` of the tolerance, or over all of it
+        the error at a tie, if that is more. Above 1 it came close."""
+        if self.worst is None or not self.tolerance:
+            return 0.0
+        return max(self.worst / CLOSE, self.tie) / self.tolerance
+
+    @property
+    def close(self) -> bool:
+        """Whether a result is right on generated inputs, but one came so close that real ones may miss."""
+        return self.ok and self.generated and self.relative and self.margin > 1
 
     @property
     def repair(self) -> tuple[str, ...]:
@@ -208,7 +225,10 @@ class CheckVerdict(Data):
         if self.exceeded:
             share = "1 in 8" if self.generated else "1 in 10"
             above = f"; {self.exceeded} of {self.samples} above it, which passes: up to {share} may be"
-        return f"relative L2 error up to {size}{limit}{above}"
+        tie = (
+            f"; up to {self.tie:.2g} where two classes were equally likely" if self.tie > (self.tolerance or 0) else ""
+        )
+        return f"relative L2 error up to {size}{limit}{above}{tie}"
 
     @property
     def advice(self) -> str:

@@ -61,20 +61,27 @@ def find_groups(task: CutTask) -> list[Promotion]:
     return groups
 
 
-def stems(flow: Dataflow, low: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Promotions: patterns that name a model's stem, its first products and all that comes before the next: an eighth
-    of the products or four, but no more than a fifth, and the fifth if that is more; one product at least. None for a
-    model of fewer than `FEWEST_PRODUCTS`. ``low``: patterns of what is left out, as the user asked for it to be low."""
+def ends(flow: Dataflow, low: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Promotions: patterns that name the ends of a model, each once, in the order in which they are worth trying.
+
+    First an eighth of the products in front (four, if that is more, but no more than a fifth), then a fifth, then an
+    eighth in front and behind, then a third in front; each with all that comes before the next product, and behind the
+    first of those at the end; one product at least, and one is left between. None for a model of fewer than
+    `FEWEST_PRODUCTS`. ``low``: patterns of what is left out, as the user asked for it to be low."""
     main, fixed = [op for op in flow.ops if op.scope == 0], matched_op_ids(flow, low)
     products = [place for place, op in enumerate(main) if has(op.role, "products")]
-    fifth, eighth = len(products) // 5, max(4, -(-len(products) // 8))
-    counts = dict.fromkeys(max(1, count) for count in (min(fifth, eighth), fifth))
-    found = []
-    for count in counts if len(products) >= FEWEST_PRODUCTS else ():
-        held = [op for op in main[: products[count]] if op.slots and op.id not in fixed and not has(op.role, "casts")]
+    count = len(products)
+    if count < FEWEST_PRODUCTS:
+        return []
+    fifth, third = max(1, count // 5), max(1, count // 3)
+    eighth = min(fifth, max(4, -(-count // 8)))
+    found = {}
+    for front, behind in ((eighth, 0), (fifth, 0), (eighth, eighth), (third, 0)):
+        held = main[: products[front]] + (main[products[-behind] :] if behind else [])
+        held = [op for op in held if op.slots and op.id not in fixed and not has(op.role, "casts")]
         written = ((op.name, flow.values[next(v for v in op.outputs if v != NONE)].name) for op in held)
-        found.append(tuple(dict.fromkeys(pattern_for(*names) for names in written)))
-    return found
+        found[tuple(dict.fromkeys(pattern_for(*names) for names in written))] = None
+    return list(filter(None, found))
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:

@@ -54,6 +54,9 @@ others stay within float16."""
 THERE = 0.5
 """The least probability of what is there. Where none is, what a sigmoid makes is as far off as its argument is, in
 numbers and not in digits: that says little of samples that have something to find."""
+TOLD = 2.0**-14, 0.95
+"""Probabilities whose log-odds float16 tells: of more than its smallest normal number, and so far from one that its step
+there is a hundredth of the complement."""
 TOKENS = "tokens"
 
 
@@ -115,8 +118,10 @@ class Metric:
                 sort = self.name
                 if sort == "auto":
                     sort = self.sorts.setdefault(name, self._sort_of(name, found, want))
-                absent = sort == NUMBERS and self.roles.get(name) == PROBABILITIES and _finds_nothing(want)
-                judged[name] = replace(_judge_as(sort, found, want, got), absent=absent)
+                likely = sort == NUMBERS and self.roles.get(name) == PROBABILITIES
+                absent = likely and _finds_nothing(want)
+                tie = _tie_error(want, got, likely) if sort == NUMBERS and math.isfinite(found.error) else 0.0
+                judged[name] = replace(_judge_as(sort, found, want, got), absent=absent, tie=tie)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
             raise AmpError("AMP312", f"no output has {NEEDS[self.name]} for metric {self.name}", hint=hint)
@@ -238,6 +243,29 @@ def _has_classes(value: Result) -> bool:
         return False
     array = np.asarray(value)
     return array.dtype.kind in "iu" or (is_float(array) and array.ndim > 0 and array.shape[_class_axis(array)] > 1)
+
+
+def _tie_error(want: Result, got: Result, likely: bool) -> float:
+    """For a metric: what the error of probabilities would be at a tie, where the two likeliest classes of a row have
+    0.5 each, or one event has: half of what their log-odds are off, by root mean square over those that are told
+    (`TOLD`). 0.0 where none is, and for other outputs. ``likely``: whether each element is a probability by itself.
+
+    Log-odds are the difference of two scores, and rounding moves scores by as much wherever they are; probabilities
+    near 0 and 1 hide that, and they are most of what generated inputs give. At a tie p changes by a quarter of it."""
+    if _sums_to_one(want):
+        axis = _class_axis(np.asarray(want))
+        ours, theirs = (np.moveaxis(np.asarray(x, np.float64), axis, -1) for x in (want, got))
+        two = np.argpartition(ours, -2, -1)[..., -2:]
+        (first, second), (one, other) = (np.moveaxis(np.take_along_axis(x, two, -1), -1, 0) for x in (ours, theirs))
+        told = np.minimum(first, second) > TOLD[0]
+    elif likely and _within_one(want):
+        first, one = (np.asarray(x, np.float64) for x in (want, got))
+        second, other, told = 1 - first, 1 - one, (first > TOLD[0]) & (first < TOLD[1])
+    else:
+        return 0.0
+    told &= (one > 0) & (other > 0)
+    off = np.log(one[told] / other[told]) - np.log(first[told] / second[told])
+    return float(np.sqrt(np.mean(np.square(off)))) / 2 if off.size else 0.0
 
 
 def _within_one(value: Result) -> bool:

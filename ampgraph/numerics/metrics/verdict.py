@@ -13,7 +13,7 @@ import numpy as np
 from ...core.arrays import Result
 from ...core.errors import AmpError
 from ...core.files import write_error
-from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
+from ...core.verdict import CLOSE, DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from .agreement import Agreement, OutputDifference, Scores, compare_outputs, deciding_part, part_error
 from .metric import SAMPLE, Metric, Outputs
 from .parts import PART
@@ -26,7 +26,6 @@ from .parts import PART
 FAR = 2  # how many times the tolerance is missed by far
 SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
-CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
 SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
 CLEAR = 0.75  # of generated samples: where fewer miss, more of them may still be right by half
@@ -154,6 +153,7 @@ class Compared:
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
             relative=self.numbers_first, worst=times * worst.held.worst, small=_misses_small(worst, tolerance),
+            tie=max((output.tie for output in scored), default=0.0),
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -161,13 +161,14 @@ class Compared:
         return [each.name for each in self.outputs if 2 * len(each.silent) > len(each.parts)]
 
     def unsure(self, tolerance: float) -> bool:
-        """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close.
+        """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close,
+        or one would at a tie.
 
         A search that ended as soon as half of them miss would end at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
         if verdict.missed:
             return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
-        return verdict.error is not None and verdict.error > UNSURE * tolerance
+        return verdict.error is not None and (verdict.error > UNSURE * tolerance or verdict.tie > tolerance)
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
