@@ -1,7 +1,7 @@
 """A conversion with the check with which it ends, and what takes its place where the check says so.
 
 By itself: a conversion without the measured ranges, where these do harm; with those of generated inputs, where float16
-overflows on these; with the stem in float32, where the error is too large or may be. Where `--repair` is given, a
+overflows on these; with more in float32, where the error is too large or may be. Where `--repair` is given, a
 result that misses is converted again with more in float32: by the ranges of the samples, then by tune's search, then by
 what the check itself finds.
 """
@@ -19,7 +19,7 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Note
 from ..core.progress import Progress, silent
-from ..core.verdict import ALL, CheckVerdict
+from ..core.verdict import ALL, CLOSE, DOUBTFUL, CheckVerdict
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from .calibrate import Measuring
@@ -35,9 +35,9 @@ from .check import (
 from .steps import Conversion, Job, convert_in_memory, summary_of, write_files
 
 GUARDED = "float16 overflows on generated inputs or comes near it: --data DIR, samples of yours, may need less float32"
-ENDS_HELD = (
-    "the first products, or first and last, are float32, as most of the error came from there; NVIDIA's TF32, on by "
-    "default, rounds their operands as well (in ONNX Runtime use_tf32=0 turns it off)"
+HELD = (
+    "what makes most of the error is float32; NVIDIA's TF32, on by default, rounds operands of products too (in ONNX "
+    "Runtime use_tf32=0 turns it off)"
 )
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
@@ -89,11 +89,11 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
 
 
 def mend(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: the conversion by ranges of generated inputs, or else with its ends in float32, where
-    one of the two helps; else ``done``. With `--repair` a search finds more than ends.
+    """For `convert` with a check: the conversion by ranges of generated inputs, or else with more in float32, where one
+    of the two helps; else ``done``. With `--repair` a search finds more.
 
     What cannot be converted or run once more (an AmpError) leaves ``done`` with its verdict, which announces it."""
-    for attempt in (guard_by_generated_ranges,) if done.job.checking.repair else (guard_by_generated_ranges, hold_ends):
+    for attempt in (guard_by_generated_ranges,) if done.job.checking.repair else (guard_by_generated_ranges, hold_some):
         with contextlib.suppress(AmpError):
             done = attempt(done, progress)
     return done
@@ -136,39 +136,45 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
     return replace(guarded, verdict=found)
 
 
-def hold_ends(done: Conversion, progress: Progress) -> Conversion:
-    """For `convert` with a check: where the error is finite and too large, or may be, a conversion with the first
-    products in float32 as well, or the first and the last: the first that is right and not close to wrong, else the
-    best of them; ``done`` where none is better. Rounding in front goes through all layers, and what is rounded behind
-    is not averaged any more (benchmarks/fresh.md). Of a result that is right, though close to wrong, one is tried.
+def hold_some(done: Conversion, progress: Progress) -> Conversion:
+    """For `convert` with a check: where the error is finite and too large, or may be, a conversion with more float32,
+    of a few that are likely to help (`planner.promotions.trials`): the first that is right, else the best; ``done``
+    where none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if
+    it comes less close.
 
+    A doubt about critical answers, of which generated inputs give few, is gone only where their error is halved.
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
-    from ..planner.promotions import ends
+    from ..planner.promotions import trials
 
     verdict, options, recipe = done.verdict, done.options, done.made_with()
     if verdict is None or options is None or recipe is None or not options.holds_guards:
         return done
-    if not (verdict.inexact or verdict.close):
+    if not verdict.inexact and verdict.nearest <= CLOSE:
         return done
-    measured = replace(done.job.measuring, used=False)  # by the ranges that are in the recipe
+    measured, until = replace(done.job.measuring, used=False), time_limit()  # by the ranges that are in the recipe
     job, best = replace(done.job, recipe=recipe, measuring=measured), done
-    tried = ends(adapters.load(done.job.model)[0].dataflow(), options.low)
+    tried = trials(adapters.load(done.job.model)[0].dataflow(), options)
     for patterns in tried if verdict.inexact else tried[:1]:
+        if time.monotonic() > until:
+            break
         found = _convert_with_pins(job, patterns, progress, verdict.samples)
-        best = max(best, found, key=_nearness)  # the earlier one where they are equal
-        if found.verdict is not None and found.verdict.ok and not found.verdict.close:
+        again = found.verdict
+        if again is not None and again.ok and verdict.is_critical and 2 * again.critical > verdict.critical:
+            found = replace(found, verdict=replace(again, outcome=DOUBTFUL))
+        best = max(best, found, key=_rank)
+        if verdict.inexact and best.verdict is not None and best.verdict.ok:
             break
     if best is not done:
-        best.plan.notes.append(Note("stem", "", ENDS_HELD))
+        best.plan.notes.append(Note("held", "", HELD))
     return best
 
 
-def _nearness(done: Conversion) -> tuple[int, float]:
+def _rank(done: Conversion) -> tuple[int, float]:
     """For `convert` with a check: what the better one of two conversions has more of, by their verdicts."""
     verdict = done.verdict
     if verdict is None or not (verdict.ok or verdict.doubtful):
         return 0, 0.0
-    return 1 + verdict.ok, -verdict.margin
+    return 1 + verdict.ok, -verdict.nearest
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,6 @@ class CheckVerdict(Data):
         tolerance: what it was compared with.
         relative: whether the error is the relative L2, not a metric that was asked for.
         samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
-            ``small``: one did whose answer is small beside the others';
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
@@ -65,8 +64,8 @@ class CheckVerdict(Data):
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
-        tie: what the error of probabilities would be where the two likeliest classes were equally likely, which few
-            generated inputs show; 0.0 where no output says it.
+        critical: what the usual difference would be beside a critical answer, which few generated inputs give: the
+            smallest one of all, or two classes that are equally likely; 0.0 where the samples do not tell.
         stream: what `--fp32-stream` leaves of the error, where that was tried on the same samples and is less.
     """
 
@@ -89,7 +88,6 @@ class CheckVerdict(Data):
     vanishing: str = ""
     sensitivity: float | None = None
     exceeded: int = 0
-    small: bool = False
     left: int = 0
     seconds: float = 0.0
     stream: float | None = None
@@ -97,7 +95,7 @@ class CheckVerdict(Data):
     remedy: str = ""
     relative: bool = False
     worst: float | None = None
-    tie: float = 0.0
+    critical: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -127,17 +125,12 @@ class CheckVerdict(Data):
         return (self.missed or doubted) and self.error is not None and math.isfinite(self.error)
 
     @property
-    def margin(self) -> float:
-        """How near a check came to missing: its worst sample's error over `CLOSE` of the tolerance, or over all of it
-        the error at a tie, if that is more. Above 1 it came close."""
-        if self.worst is None or not self.tolerance:
+    def nearest(self) -> float:
+        """How near a check on generated inputs came to missing: the larger one of its worst sample's error and that of
+        a critical answer, as a share of the tolerance. 0.0 for other checks."""
+        if not (self.generated and self.relative and self.worst is not None and self.tolerance):
             return 0.0
-        return max(self.worst / CLOSE, self.tie) / self.tolerance
-
-    @property
-    def close(self) -> bool:
-        """Whether a result is right on generated inputs, but one came so close that real ones may miss."""
-        return self.ok and self.generated and self.relative and self.margin > 1
+        return max(self.worst, self.critical) / self.tolerance
 
     @property
     def repair(self) -> tuple[str, ...]:
@@ -195,7 +188,7 @@ class CheckVerdict(Data):
             if (self.error or 0.0) > 2 * (self.tolerance or 0.0):
                 above += " by far"
             else:
-                above += ", where the answer is small" if self.small else ", others close to it"
+                above += "" if self.is_critical else ", others close to it"
         return f"{size} at '{self.output}' on {self.inputs_in_words}, tolerance {self.tolerance:g}{above}"
 
     def _doubts(self, error: str) -> list[str]:
@@ -203,13 +196,21 @@ class CheckVerdict(Data):
         doubts = []
         if self.exceeded:
             doubts.append(error)
-        elif not (self.near or self.vanishing):
+        elif not (self.near or self.vanishing or self.is_critical):
             doubts.append(f"{error}: real ones may miss it")
+        if self.is_critical:
+            doubts += [] if self.exceeded else [error]
+            doubts.append(f"{self.critical:.2g} beside answers near zero or ties of classes, which real ones may have")
         if self.near:
             doubts.append(f"{self.near} and may overflow on real ones")
         if self.vanishing:
             doubts.append(f"{self.vanishing} on {self.inputs_in_words}")
         return doubts
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether the usual difference is too large beside critical answers."""
+        return self.relative and self.tolerance is not None and self.critical > self.tolerance
 
     def _accepted_error(self, size: str) -> str:
         """Of an ok verdict: the error (``size``), the worst sample's, the tolerance, and how many samples are above."""
@@ -225,10 +226,7 @@ class CheckVerdict(Data):
         if self.exceeded:
             share = "1 in 8" if self.generated else "1 in 10"
             above = f"; {self.exceeded} of {self.samples} above it, which passes: up to {share} may be"
-        tie = (
-            f"; up to {self.tie:.2g} where two classes were equally likely" if self.tie > (self.tolerance or 0) else ""
-        )
-        return f"relative L2 error up to {size}{limit}{above}{tie}"
+        return f"relative L2 error up to {size}{limit}{above}"
 
     @property
     def advice(self) -> str:

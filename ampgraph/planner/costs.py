@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.options import Options
+from ..oplists.traits import Traits
 from .decisions import Decisions
 
 LAUNCH = 1 << 20  # bytes: what a kernel start is worth, about a microsecond of a device's memory bandwidth
@@ -111,3 +112,40 @@ def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
         if op is not None and op.role in same_size and op.inputs[0] != NONE and op.outputs[0] == value.id:
             roots[value.id] = roots[op.inputs[0]]
     return roots
+
+
+def multiplications(flow: Dataflow, op: Op, dims: Callable[[int], Sequence[int]], traits: Traits) -> int | None:
+    """How many multiplications a product takes; None where its shapes do not tell. ``dims``: the sizes of a value, open
+    ones assumed.
+
+    Another than an Einsum, a convolution or a matrix product takes each row of data times all that is stored, as an
+    LSTM; where nothing is stored it is an attention, which meets each key twice: in the scores, and with its value."""
+    first, *rest = shapes = [dims(v) for v in op.inputs if v != NONE]
+    made = math.prod(dims(op.outputs[0]))
+    if not rest:
+        return made
+    equation = flow.attribute(op, "equation")
+    if equation:
+        return einsum_multiplications(str(equation), shapes)
+    if traits.has(op.role, "biased"):  # a transposed convolution spreads each element of its input
+        places = made if traits.has(op.role, "channels_by_rows") else math.prod(first)
+        return places * math.prod(rest[0][1:])
+    if traits.has(op.role, "scores"):
+        return made * math.prod(first[-2:-1] if flow.attribute(op, "transA") else first[-1:])
+    stored = sum(math.prod(dims(v)) for v in op.inputs[1:] if v != NONE and flow.values[v].weight)
+    if stored:
+        return math.prod(first[:-1]) * stored
+    keys = dims(op.inputs[1]) if op.inputs[1] != NONE else first  # or all three in one
+    return 2 * made * keys[-2] if len(keys) > 1 else None
+
+
+def einsum_multiplications(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
+    """The multiplications of an Einsum by its equation and its operands' shapes: the product of the
+    sizes of all indices. None for an ellipsis, or an equation that does not fit the shapes."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
+        return None
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        sizes.update(zip(term, shape, strict=True))
+    return math.prod(sizes.values())

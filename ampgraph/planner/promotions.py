@@ -11,14 +11,15 @@ from ..core.plan import Plan
 from ..core.selection import matched_op_ids
 from ..oplists.options import Options
 from ..oplists.traits import has
-from .costs import Costs, CutTask
+from .costs import Costs, CutTask, multiplications
 from .decisions import Decisions
 
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
 units that take float32 at an eighth of the rate or less, and the others wait for memory alone."""
 
-FEWEST_PRODUCTS = 3  # of a model with a stem
+FEWEST_PRODUCTS = 3  # of a model with ends
+MOST = 0.8  # of the multiplications
 
 Place = tuple[str, ...]  # a value, or a node in a function and a value of it
 
@@ -61,27 +62,49 @@ def find_groups(task: CutTask) -> list[Promotion]:
     return groups
 
 
-def ends(flow: Dataflow, low: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Promotions: patterns that name the ends of a model, each once, in the order in which they are worth trying.
+def trials(flow: Dataflow, options: Options) -> list[tuple[str, ...]]:
+    """Promotions: what is worth trying in float32 where rounding makes too large an error: for each trial the patterns
+    that name it, in the order in which they are tried.
 
-    First an eighth of the products in front (four, if that is more, but no more than a fifth), then a fifth, then an
-    eighth in front and behind, then a third in front; each with all that comes before the next product, and behind the
-    first of those at the end; one product at least, and one is left between. None for a model of fewer than
-    `FEWEST_PRODUCTS`. ``low``: patterns of what is left out, as the user asked for it to be low."""
-    main, fixed = [op for op in flow.ops if op.scope == 0], matched_op_ids(flow, low)
-    products = [place for place, op in enumerate(main) if has(op.role, "products")]
-    count = len(products)
-    if count < FEWEST_PRODUCTS:
-        return []
-    fifth, third = max(1, count // 5), max(1, count // 3)
-    eighth = min(fifth, max(4, -(-count // 8)))
-    found = {}
-    for front, behind in ((eighth, 0), (fifth, 0), (eighth, eighth), (third, 0)):
-        held = main[: products[front]] + (main[products[-behind] :] if behind else [])
-        held = [op for op in held if op.slots and op.id not in fixed and not has(op.role, "casts")]
-        written = ((op.name, flow.values[next(v for v in op.outputs if v != NONE)].name) for op in held)
-        found[tuple(dict.fromkeys(pattern_for(*names) for names in written))] = None
-    return list(filter(None, found))
+    In front, where rounding goes through all that follows: an eighth of the products (four, if that is more, but no
+    more than a fifth); as many behind as well, where nothing is averaged any more; then a third in front. Each with
+    what stands before the next product, behind the last as well; one product at least, of `FEWEST_PRODUCTS` or more.
+    Then all but the products with most of the multiplications, for which low types are worth while: of `MOST` of them,
+    and of half. What the user asked to be low is left out of all."""
+    fixed = matched_op_ids(flow, options.low)
+    main = [op for op in flow.ops if op.scope == 0 and op.slots and not has(op.role, "casts")]
+    places = [place for place, op in enumerate(main) if has(op.role, "products")]
+    count = len(places)
+    found: list[list[Op]] = []
+    if count >= FEWEST_PRODUCTS:
+        eighth = max(1, min(count // 5, max(4, -(-count // 8))))
+        front = main[: places[eighth]]
+        found = [front, [*front, *main[places[-eighth] :]], main[: places[max(1, count // 3)]]]
+    products = [main[place] for place in places]
+    for share in (MOST, 0.5) if count > 1 else ():
+        low = _costliest(flow, options, products, share)
+        found.append([op for op in main if op.id not in low])
+    by_name = ([op for op in held if op.id not in fixed] for held in found)
+    named = (tuple(dict.fromkeys(_pattern(flow, op) for op in held)) for held in by_name)
+    return list(dict.fromkeys(filter(None, named)))
+
+
+def _costliest(flow: Dataflow, options: Options, products: list[Op], share: float) -> set[int]:
+    """Promotions: ids of the fewest products that have a ``share`` of the multiplications of all."""
+    sizes = lambda value: flow.dims(value, options.dims)  # noqa: E731
+    costs = {op.id: multiplications(flow, op, sizes, options.lists.traits) or 0 for op in products}
+    left, kept = share * sum(costs.values()), set[int]()
+    for op in sorted(products, key=lambda op: -costs[op.id]):
+        if left <= 0:
+            break
+        kept.add(op.id)
+        left -= costs[op.id]
+    return kept
+
+
+def _pattern(flow: Dataflow, op: Op) -> str:
+    """Promotions: the pattern that names an operator."""
+    return pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
@@ -174,6 +197,6 @@ def _patterns_for(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[
     holders = {scope.op for scope in flow.scopes}
     for op in ops:
         if op.id not in holders and decisions.units_of(op) - covered:
-            patterns[pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)] = None
+            patterns[_pattern(flow, op)] = None
             covered |= decisions.units_of(op)
     return tuple(patterns)

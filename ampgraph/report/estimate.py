@@ -25,6 +25,7 @@ from ..core.typed import reader
 from ..core.walk import sole_reader
 from ..oplists.files import own_file
 from ..oplists.options import Options
+from ..planner.costs import multiplications
 from ..rules.fusions import regions
 from .lines import grouped
 
@@ -351,7 +352,7 @@ class GraphWork:
         moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if v not in hidden)
         low_types = [dtype for dtype in LOW if dtype in types]
         dtype = low_types[0] if low_types and FLOAT32 not in types and not in_float32 else FLOAT32
-        count = self._multiplications(op) if op.role in self.products else 0
+        count = multiplications(self.flow, op, self.dims, self.traits) if op.role in self.products else 0
         if count is None or (op.role in self.products and not self.unknown.isdisjoint(floats)):
             self.products_unknown = True
         starts = 0 if hidden.intersection(op.outputs) else 1
@@ -364,37 +365,3 @@ class GraphWork:
         if value == op.inputs[0] and self.traits.has(op.role, "moves"):
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
-
-    def _multiplications(self, op: Op) -> int | None:
-        """Estimate of speed: how many multiplications a product takes; None where its shapes do not tell. Another than
-        an Einsum, a convolution or a matrix product takes each row of data times all that is stored, as an LSTM; where
-        nothing is stored it is an attention, which meets each key twice: in the scores, and with its value."""
-        first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
-        made = math.prod(self.dims(op.outputs[0]))
-        if not rest:
-            return made
-        equation = self.flow.attribute(op, "equation")
-        if equation:
-            return einsum_multiplications(str(equation), shapes)
-        if self.traits.has(op.role, "biased"):  # a transposed convolution spreads each element of its input
-            places = made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)
-            return places * math.prod(rest[0][1:])
-        if self.traits.has(op.role, "scores"):
-            return made * math.prod(first[-2:-1] if self.flow.attribute(op, "transA") else first[-1:])
-        stored = sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight)
-        if stored:
-            return math.prod(first[:-1]) * stored
-        keys = self.dims(op.inputs[1]) if op.inputs[1] != NONE else first  # or all three in one
-        return 2 * made * keys[-2] if len(keys) > 1 else None
-
-
-def einsum_multiplications(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
-    """Estimate of speed: the multiplications of an Einsum by its equation and its operands' shapes: the product of the
-    sizes of all indices. None for an ellipsis, or an equation that does not fit the shapes."""
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
-        return None
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        sizes.update(zip(term, shape, strict=True))
-    return math.prod(sizes.values())

@@ -14,6 +14,7 @@ import pytest
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.oplists.kernels import TARGETS
+from ampgraph.planner.costs import einsum_multiplications
 from ampgraph.planner.resolve import resolve
 from ampgraph.report.estimate import (
     Device,
@@ -23,7 +24,6 @@ from ampgraph.report.estimate import (
     Speed,
     device_speed,
     devices,
-    einsum_multiplications,
     estimate_speed,
     fused_values,
 )

@@ -41,8 +41,8 @@ class Judged:
         undecided: whether it says nothing of others: probabilities without a clear class in any row, or numbers that
             run away.
         absent: whether it is probabilities of things of which none is there.
-        tie: of probabilities, what the error would be where the two likeliest classes were equally likely, or an event as
-            likely as not; 0.0 where the probabilities do not say it.
+        tie: what the error of probabilities would be where the two likeliest classes were equally likely, or an event
+            as likely as not; 0.0 where they do not say it.
         paired: rows that have a partner, of how many on both sides together; None where rows are not paired.
     """
 
@@ -334,13 +334,6 @@ class Agreement(Spread):
     def counting(self) -> list[float]:
         """Errors of the samples that say something: a reference of nothing but infinities does not."""
         return self.informative(self.errors)
-
-    @property
-    def tie(self) -> float:
-        """What the error of an output would be where classes were equally likely: the median of the samples that say
-        it; 0.0 where none does."""
-        ties = [judged.tie for judged in self.judged if judged.tie]
-        return quantile(ties, 0.5) if ties else 0.0
 
     def informative(self, numbers: list[Told]) -> list[Told]:
         """Of ``numbers``, one for each sample: those of the samples that say something: whose reference is finite

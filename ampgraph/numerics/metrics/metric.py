@@ -55,7 +55,7 @@ THERE = 0.5
 """The least probability of what is there. Where none is, what a sigmoid makes is as far off as its argument is, in
 numbers and not in digits: that says little of samples that have something to find."""
 TOLD = 2.0**-14, 0.95
-"""Probabilities whose log-odds float16 tells: of more than its smallest normal number, and so far from one that its step
+"""Probabilities whose log-odds float16 tells: more than its smallest normal number, and so far from one that its step
 there is a hundredth of the complement."""
 TOKENS = "tokens"
 

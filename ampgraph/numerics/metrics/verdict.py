@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,29 @@ from ...core.arrays import Result
 from ...core.errors import AmpError
 from ...core.files import write_error
 from ...core.verdict import CLOSE, DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from .agreement import Agreement, OutputDifference, Scores, compare_outputs, deciding_part, part_error
+from .agreement import (
+    SCALE_SHARE,
+    Agreement,
+    Judged,
+    OutputDifference,
+    Scores,
+    compare_outputs,
+    deciding_part,
+    part_error,
+)
 from .metric import SAMPLE, Metric, Outputs
 from .parts import PART
 
 # On the user's samples the 90th percentile decides, or the mean of shares. Generated inputs are no real ones, and
 # models are less sure of themselves on them: it takes half of the samples to miss. Where fewer do, no more is known:
 # doubtful is where more than one of eight miss (of eight of the user's the worst decides), those that miss by far
-# counting double, or one whose answer is small beside the others' (real inputs have small answers as often), or where
-# more than one of eight come close: real inputs of trained models gave up to twice the error.
+# counting double, or where more than one of eight come close (real inputs of trained models gave up to twice the
+# error), or where the usual error is too large for a critical answer: the smallest one, or a tie of classes.
 FAR = 2  # how many times the tolerance is missed by far
 SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
-SMALL = 0.6  # of an output's scale: a sample below it misses by the usual error, as its answer is near zero
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
+SMALL = 0.6  # of an output's scale: an answer below it is small, as one near zero
 CLEAR = 0.75  # of generated samples: where fewer miss, more of them may still be right by half
 GIVE_DATA = "give --data"
 
@@ -152,8 +162,8 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
-            relative=self.numbers_first, worst=times * worst.held.worst, small=_misses_small(worst, tolerance),
-            tie=max((output.tie for output in scored), default=0.0),
+            relative=self.numbers_first, worst=times * worst.held.worst,
+            critical=max(_critical_error(output) for output in scored) if lenient else 0.0,
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -162,13 +172,13 @@ class Compared:
 
     def unsure(self, tolerance: float) -> bool:
         """Whether generated samples leave open how others would do: some miss, but not nearly all, or one comes close,
-        or one would at a tie.
+        or a critical answer may.
 
         A search that ended as soon as half of them miss would end at every half that comes by chance."""
         verdict = self.verdict(tolerance, generated=True)
         if verdict.missed:
             return verdict.error != math.inf and verdict.exceeded < CLEAR * verdict.samples
-        return verdict.error is not None and (verdict.error > UNSURE * tolerance or verdict.tie > tolerance)
+        return verdict.error is not None and (verdict.error > UNSURE * tolerance or verdict.critical > tolerance)
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
@@ -203,13 +213,31 @@ def _is_doubtful(output: Agreement, tolerance: float) -> bool:
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
     many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
-    return many or (len(errors) == 1 and missing > 0) or _misses_small(output, tolerance)
+    return many or (len(errors) == 1 and missing > 0) or _critical_error(output) > tolerance
 
 
-def _misses_small(output: Agreement, tolerance: float) -> bool:
-    """For the verdict of the check: whether a sample misses in which the output is small beside the other samples'."""
-    small, samples = SMALL * output.scale, zip(output.held_errors, output.judged, strict=False)
-    return any(e > tolerance and one.size < small and not (one.undecided or one.absent) for e, one in samples)
+def _critical_error(output: Agreement) -> float:
+    """For the verdict of the check: what the usual difference of an output would be beside a critical answer.
+
+    Of probabilities that is a tie of classes, of numbers the smallest answer of `SIX` samples or more (at least
+    `SCALE_SHARE` of the output's scale), as far off as answers below the scale are: medians both. Not less than the
+    error of any sample whose answer is small."""
+    scale = output.scale
+    told = [(one, e) for one, e in zip(output.judged, output.held_errors, strict=False) if _is_told(one)]
+    ties = [one.tie for one, _ in told if one.tie]
+    below = [one for one, _ in told if one.size <= scale]
+    found = [e for one, e in told if one.size < SMALL * scale]
+    if ties:
+        found.append(median(ties))
+    elif len(told) >= SIX and below:
+        least = max(min(one.size for one in below), SCALE_SHARE * scale, below[0].least)
+        found.append(median(one.off for one in below) / least)
+    return max(found, default=0.0)
+
+
+def _is_told(judged: Judged) -> bool:
+    """For a critical answer of the check: whether a sample tells something of others."""
+    return judged.scaled and math.isfinite(judged.off) and not (judged.undecided or judged.absent)
 
 
 # -- what a reference gave, for runs of several models beside it ------------------------------------------------------
