@@ -81,12 +81,12 @@ def trials(flow: Dataflow, options: Options) -> list[tuple[str, ...]]:
         front = main[: places[eighth]]
         found = [front, [*front, *main[places[-eighth] :]], main[: places[max(1, count // 3)]]]
     products = [main[place] for place in places]
-    for share in (MOST, 0.5) if count > 1 else ():
+    for share in (MOST, 0.5):
         low = _costliest(flow, options, products, share)
         found.append([op for op in main if op.id not in low])
-    by_name = ([op for op in held if op.id not in fixed] for held in found)
-    named = (tuple(dict.fromkeys(_pattern(flow, op) for op in held)) for held in by_name)
-    return list(dict.fromkeys(filter(None, named)))
+    free = [[op for op in held if op.id not in fixed] for held in found]
+    free = [held for held in free if any(has(op.role, "products") for op in held)]
+    return list(dict.fromkeys(tuple(dict.fromkeys(_pattern(flow, op) for op in held)) for held in free))
 
 
 def _costliest(flow: Dataflow, options: Options, products: list[Op], share: float) -> set[int]:

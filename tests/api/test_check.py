@@ -33,6 +33,7 @@ from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, compare_outputs, vanishing_output
 from ampgraph.numerics.metrics.metric import own_metric
+from ampgraph.numerics.metrics.roles import PROBABILITIES
 from ampgraph.numerics.metrics.verdict import Compared
 from ampgraph.numerics.pairs import MindirPair, OnnxPair
 from ampgraph.numerics.ranges.calibrate import measured_ranges
@@ -154,12 +155,12 @@ STEM = {"large": np.full(8, 300, np.float32), **SMALL}
 @here
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--check", "require"], ["--dtype", "bfloat16"]])
-def test_the_stem_is_held_where_that_makes_it_right(amp, path, words):
+def test_the_first_products_are_held_where_that_makes_it_right(amp, path, words):
     source = path(STEM, COARSE)
     code, out, _ = amp("convert", source, "--check", "auto", *words)
     said = rows(out)
     assert code == 0 and said["check"].startswith("ok: ") and ", repaired: 3 pinned to float32 (large ...)" in out
-    assert checked.STEM_HELD in out and said["products"].startswith("2 of 3 ")
+    assert checked.HELD in out and said["products"].startswith("2 of 3 ")
     assert "by --fp32 large, yours or a check's (user)" in out and "asked for" not in said["float32"]
     if "--dtype" not in words:
         low = onnx.load(source.parent / "model.O2.onnx")
@@ -820,11 +821,48 @@ def test_how_many_meet_the_error_is_said() -> None:
     assert "2 of 24 above it by far" in far and "1 of 24 above it, others close to it" in close
 
 
-def test_a_small_answer_that_misses_is_doubtful() -> None:
-    """Its error is no larger than that of others: real inputs have small answers as often."""
-    small = watched([1e-3] * 23 + [1.5e-2], [1.0] * 23 + [0.2]).verdict(1e-2, generated=True).finding
-    said = "relative L2 error 0.015 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it"
-    assert small == f"DOUBTFUL: {said}, where the answer is small"
+BESIDE = "beside answers near zero or ties of classes, which real ones may have"
+
+
+@pytest.mark.parametrize(
+    ("errors", "sizes", "critical"),
+    [
+        ([1e-3] * 23 + [1.5e-2], [1.0] * 23 + [0.2], 1.5e-2),  # one that misses
+        ([2e-3] * 23 + [1e-4], [1.0] * 23 + [0.12], 2e-3 / 0.12),  # one that might: by the usual difference
+        ([2e-3] * 23 + [1e-4], [1.0] * 23 + [0.01], 2e-3 / 0.1),  # no nearer to zero than float16 knows the others
+        ([2e-3] * 24, [0.12] + [1.0] * 11 + [5.0] * 12, 2e-3 / 0.3),  # by what is off below the scale, 3
+        ([2e-3] * 24, [1.0] * 24, 2e-3),
+        ([2e-3] * 5, [1.0] * 4 + [0.7], 0.0),  # too few
+    ],
+)
+def test_what_would_miss_beside_an_answer_near_zero_is_doubtful(errors: Any, sizes: Any, critical: float) -> None:
+    verdict = watched(errors, sizes).verdict(1e-2, generated=True)
+    assert verdict.critical == pytest.approx(critical)
+    assert verdict.is_critical == (critical > 1e-2) == verdict.doubtful == (BESIDE in verdict.finding)
+    assert watched(errors, sizes).unsure(1e-2) == (critical > 1e-2)
+    real = watched(errors, sizes, generated=False).verdict(1e-2, generated=False)
+    assert real.critical == 0.0 and BESIDE not in real.finding
+
+
+def rows_of(scores: Any) -> Any:
+    """Probabilities of two classes from the difference of their scores."""
+    likely = 1 / (1 + np.exp(-np.array(scores, np.float64)))
+    return np.stack([likely, 1 - likely], -1).astype(np.float32)
+
+
+@pytest.mark.parametrize("moved", [0.004, 0.05])
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_would_miss_at_a_tie_of_classes_is_doubtful(moved: float, alone: bool) -> None:
+    """Probabilities near 0 and 1 hide that scores have moved; of those that float16 does not tell nothing is known."""
+    turn = (lambda scores: rows_of(scores)[:, 1]) if alone else rows_of
+    seen = Compared(own_metric(True, {"y": PROBABILITIES} if alone else {}), numbers_first=True)
+    for score in (5.0, 6.0, 7.0, 8.0, 9.0, 20.0):
+        seen.add({"y": turn([score])}, {"y": turn([score + moved])})
+    verdict = seen.verdict(1e-2, generated=True)
+    assert verdict.critical / (verdict.tolerance or 0) == pytest.approx(moved / 2 / 1e-2, rel=0.05)
+    assert verdict.doubtful == (moved > 0.02) == (BESIDE in verdict.finding)
+    tied = own_metric(False).judge({"y": turn([0.0])}, {"y": turn([moved])})["y"].error()
+    assert tied == pytest.approx(moved / 2, rel=0.05)
 
 
 def test_what_samples_are_held_to():

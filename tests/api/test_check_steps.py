@@ -160,7 +160,7 @@ def test_what_ranges_made_is_checked_on_as_many_samples(monkeypatch: pytest.Monk
     """Not on so many as were measured."""
     asked: list[check_run.Request] = []
 
-    def verdict(done: Conversion, *_: object) -> CheckVerdict:
+    def verdict(done: Conversion, *_: object, least: int = 0) -> CheckVerdict:
         asked.append(check.request_for(done, "reference", Path("result"), None))
         return RIGHT
 
@@ -172,7 +172,69 @@ def test_what_ranges_made_is_checked_on_as_many_samples(monkeypatch: pytest.Monk
     assert [(one.samples, one.more) for one in asked] == [(check.GENERATED, check.MORE)]
 
 
-@pytest.mark.parametrize("fails", ["guard_by_generated_ranges", "hold_stem"])
+def found(outcome: str, worst: float, critical: float = 0.0, samples: int = 24) -> CheckVerdict:
+    return CheckVerdict(
+        outcome, worst, 1e-2, samples, generated=True, relative=True, worst=worst, critical=critical, exceeded=0
+    )
+
+
+CRITICAL = found("doubtful", 4e-3, 3e-2)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "tried", "outcome"),
+    [
+        (found("doubtful", 2e-2), [found("ok", 5e-3)], 1, "ok"),
+        (found("missed", 2e-2), [MISSED, found("doubtful", 2e-2), found("ok", 9e-3)], 3, "ok"),
+        (found("missed", 2e-2), [MISSED] * 3, 3, "missed"),
+        (found("doubtful", 2e-2), [found("doubtful", 3e-2), FLOAT32, found("doubtful", 1.5e-2)], 3, "doubtful"),
+        (found("doubtful", 2e-2), [found("doubtful", 3e-2), FLOAT32, MISSED], 3, "as it was"),
+        (found("ok", 5.9e-3), [], 0, "as it was"),
+        (found("ok", 7e-3), [found("ok", 5e-3)], 1, "ok"),
+        (found("ok", 7e-3), [found("ok", 8e-3)], 1, "as it was"),
+        (CRITICAL, [found("ok", 4e-3, 9e-3)], 1, "ok"),
+        (replace(CRITICAL, critical=1.7e-2), [found("ok", 4e-3, 9e-3), found("ok", 4e-3, 9.5e-3)] * 2, 3, "doubtful"),
+        (found("doubtful", 0.0), [], 0, "as it was"),  # a value near the end of float16
+    ],
+)
+def test_what_is_held_where_the_error_is_too_large_or_comes_close(
+    monkeypatch: pytest.MonkeyPatch, first: CheckVerdict, then: list[CheckVerdict], tried: int, outcome: str
+) -> None:
+    """The first trial that is right, else the best one; a doubt about critical answers has to be halved."""
+    model = parse(
+        "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = MatMul (a, w)  y = MatMul (b, w) }", w=(8, 8)
+    )
+    asked: list[tuple[str, ...]] = []
+
+    def again(job: Job, patterns: tuple[str, ...], progress: object, least: int) -> Conversion:
+        asked.append(patterns)
+        assert least == first.samples
+        return conversion(then[len(asked) - 1])
+
+    monkeypatch.setattr(checked, "_convert_with_pins", again)
+    if not first.worst:
+        first = replace(first, near="'y' reaches 6e4")
+    given = replace(convert_in_memory(Job(model, Recipe(), checking=Checking("auto")), silent), verdict=replace(first))
+    got = checked.hold_some(given, silent)
+    assert len(asked) == tried
+    if outcome == "as it was" or outcome == first.outcome == "missed":
+        assert got is given
+    else:
+        assert got is not given and got.verdict is not None and got.verdict.outcome == outcome
+        assert [note.text for note in got.plan.notes] == [checked.HELD]
+        assert outcome != "doubtful" or got.verdict.nearest == min(one.nearest for one in then if one)
+
+
+def test_no_trial_is_begun_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked, "time_limit", lambda: time.monotonic() - 1)
+    monkeypatch.setattr(checked, "_convert_with_pins", lambda *_: pytest.fail("a trial was begun"))
+    model = parse("g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  y = MatMul (a, w) }", w=(8, 8))
+    given = convert_in_memory(Job(model, Recipe(), checking=Checking("auto")), silent)
+    given = replace(given, verdict=found("doubtful", 2e-2))
+    assert checked.hold_some(given, silent) is given
+
+
+@pytest.mark.parametrize("fails", ["guard_by_generated_ranges", "hold_some"])
 def test_an_attempt_that_fails_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     def failing(*_: object) -> Conversion:
         raise AmpError("AMP504", "stopped")

@@ -22,7 +22,7 @@ from ampgraph.planner.promotions import (
     float32_size,
     low_operators,
     low_values,
-    stems,
+    trials,
 )
 from ampgraph.planner.resolve import resolve
 from onnx_text import parse
@@ -96,23 +96,50 @@ def test_the_kind_of_a_group_is_that_of_its_product() -> None:
     assert (kind("Add", "MatMul", "Conv"), kind("Add", "Relu"), kind()) == ("MatMul", "Add", "")
 
 
+def chain(products: int, wide: int = 0) -> Dataflow:
+    """Products a0, a1, ..., a Relu r0, r1, ... behind each; the first ``wide`` ones have 16 columns between them."""
+    sizes = [8] + [16] * wide + [8] * (products - wide)
+    steps = [f"[a{i}] m{i} = MatMul (v{i}, w{i})  [r{i}] v{i + 1} = Relu (m{i})" for i in range(products)]
+    text = "g (float[4,8] v0) => (float[4,8] y) { " + "  ".join(steps) + f"  y = Identity (v{products}) }}"
+    stored = {f"w{i}": (sizes[i], sizes[i + 1]) for i in range(products)}
+    return adapters.load(parse(text, stored))[0].dataflow("float16")
+
+
+def held(flow: Dataflow, **options: Any) -> list[str]:
+    """The products of each trial, all of which also name what follows them."""
+    found = trials(flow, resolve(Recipe.of(level="O2", **options), "ONNX"))
+    for patterns in found:
+        assert all(f"r{name[1:]}" in patterns for name in patterns if name.startswith("a"))
+    return [" ".join(name[1:] for name in patterns if name.startswith("a")) for patterns in found]
+
+
 @pytest.mark.parametrize(
-    ("products", "held"),
-    [(2, []), (3, [1]), (9, [1]), (10, [2]), (19, [3]), (20, [4]), (25, [4, 5]), (33, [5, 6]), (60, [8, 12])],
+    ("products", "expected"),
+    [
+        (1, []),
+        (2, ["1"]),  # of two alike one has half, and neither most
+        (3, ["0", "0 2", "2"]),  # a third in front is the first trial again
+        (10, ["0 1", "0 1 8 9", "0 1 2", "8 9", "5 6 7 8 9"]),
+        (20, ["0 1 2 3", "0 1 2 3 16 17 18 19", "0 1 2 3 4 5", "16 17 18 19", " ".join(map(str, range(10, 20)))]),
+    ],
 )
-def test_stems_are_an_eighth_and_a_fifth_of_the_products(products: int, held: list[int]) -> None:
-    """With all that comes before the next product; never the last one."""
-    steps = [f"[a{i}] v{i + 1} = MatMul (v{i}, w)  [r{i}] v{i + 1}r = Relu (v{i + 1})" for i in range(products)]
-    text = "g (float[4,8] v0) => (float[4,8] y) { " + "  ".join(steps).replace("r = Relu", "s = Relu")
-    for i in range(1, products):
-        text = text.replace(f"MatMul (v{i}, w)", f"MatMul (v{i}s, w)")
-    flow = adapters.load(parse(text + f"  y = Identity (v{products}s) }}", w=(8, 8)))[0].dataflow("float16")
-    names = [tuple(name for i in range(count) for name in (f"a{i}", f"r{i}")) for count in held]
-    assert stems(flow) == names
-    assert stems(flow, ("a0",)) == [stem[1:] for stem in names]
+def test_trials_are_the_ends_and_all_but_the_costliest(products: int, expected: list[str]) -> None:
+    assert held(chain(products)) == expected
+
+
+def test_the_costliest_products_have_most_of_the_multiplications() -> None:
+    """The first four of eight have 128, 256, 256 and 256 weights, the fifth 128, the others 64."""
+    assert held(chain(8, wide=4))[-2:] == ["5 6 7", "0 4 5 6 7"]
+    large = trials(chain(64), resolve(Recipe.of(level="O2"), "ONNX"))
+    assert [sum(name.startswith("a") for name in patterns) for patterns in large] == [8, 16, 21, 12, 32]
+
+
+def test_what_the_user_asked_to_be_low_is_in_no_trial() -> None:
+    assert held(chain(10), low=["op:MatMul"]) == []
+    assert held(chain(10), low=["a0"])[:2] == ["1", "1 8 9"]
 
 
 def test_nodes_without_names_are_named_by_their_values() -> None:
     text = "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = MatMul (a, w)  y = MatMul (b, w) }"
     flow = adapters.load(parse(text, w=(8, 8)))[0].dataflow("float16")
-    assert stems(flow) == [("value:a",)]
+    assert trials(flow, resolve(Recipe.of(level="O2"), "ONNX"))[0] == ("value:a",)

@@ -163,7 +163,7 @@ class Compared:
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
             relative=self.numbers_first, worst=times * worst.held.worst,
-            critical=max(_critical_error(output) for output in scored) if lenient else 0.0,
+            critical=times * max(_critical_error(output) for output in scored) if lenient else 0.0,
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -222,9 +222,8 @@ def _critical_error(output: Agreement) -> float:
     Of probabilities that is a tie of classes, of numbers the smallest answer of `SIX` samples or more (at least
     `SCALE_SHARE` of the output's scale), as far off as answers below the scale are: medians both. Not less than the
     error of any sample whose answer is small."""
-    scale = output.scale
+    scale, ties = output.scale, [one.tie for one in output.judged if one.tie]
     told = [(one, e) for one, e in zip(output.judged, output.held_errors, strict=False) if _is_told(one)]
-    ties = [one.tie for one, _ in told if one.tie]
     below = [one for one, _ in told if one.size <= scale]
     found = [e for one, e in told if one.size < SMALL * scale]
     if ties:
