@@ -138,13 +138,13 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
 
 def hold_some(done: Conversion, progress: Progress) -> Conversion:
     """For `convert` with a check: where the error is finite and too large, or may be, a conversion with more float32,
-    of a few that are likely to help (`planner.promotions.trials`): the first that is right, else the best; ``done``
-    where none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if
-    it comes less close.
+    of a few that are likely to help: the first that is right, else the best with only ends in float32; ``done`` where
+    none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if it
+    comes less close.
 
-    A doubt about critical answers, of which generated inputs give few, is gone only where their error is halved.
+    A doubt about answers near zero, of which generated inputs give few, is gone only where their error is halved.
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
-    from ..planner.promotions import trials
+    from ..planner.promotions import all_but_costliest, ends
 
     verdict, options, recipe = done.verdict, done.options, done.made_with()
     if verdict is None or options is None or recipe is None or not options.holds_guards:
@@ -153,15 +153,18 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
         return done
     measured, until = replace(done.job.measuring, used=False), time_limit()  # by the ranges that are in the recipe
     job, best = replace(done.job, recipe=recipe, measuring=measured), done
-    tried = trials(adapters.load(done.job.model)[0].dataflow(), options)
-    for patterns in tried if verdict.inexact else tried[:1]:
+    flow = adapters.load(done.job.model)[0].dataflow()
+    tried, others = ends(flow, options), all_but_costliest(flow, options)
+    for patterns in [*tried, *others] if verdict.inexact else tried[:1]:
         if time.monotonic() > until:
             break
         found = _convert_with_pins(job, patterns, progress, verdict.samples)
         again = found.verdict
-        if again is not None and again.ok and verdict.is_critical and 2 * again.critical > verdict.critical:
+        near_zero = verdict.is_critical and not verdict.at_a_tie
+        if again is not None and again.ok and near_zero and 2 * again.critical > verdict.critical:
             found = replace(found, verdict=replace(again, outcome=DOUBTFUL))
-        best = max(best, found, key=_rank)
+        if patterns in tried or (found.verdict is not None and found.verdict.ok):
+            best = max(best, found, key=_rank)
         if verdict.inexact and best.verdict is not None and best.verdict.ok:
             break
     if best is not done:

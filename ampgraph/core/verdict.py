@@ -64,8 +64,8 @@ class CheckVerdict(Data):
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
-        critical: what the usual difference would be beside a critical answer, which few generated inputs give: the
-            smallest one of all, or two classes that are equally likely; 0.0 where the samples do not tell.
+        critical: what the usual difference would be beside a critical answer, which few generated inputs give: two
+            classes that are equally likely (``at_a_tie``), or the smallest of all; 0.0 where the samples do not tell.
         stream: what `--fp32-stream` leaves of the error, where that was tried on the same samples and is less.
     """
 
@@ -96,6 +96,7 @@ class CheckVerdict(Data):
     relative: bool = False
     worst: float | None = None
     critical: float = 0.0
+    at_a_tie: bool = False
 
     @property
     def ok(self) -> bool:
@@ -200,7 +201,8 @@ class CheckVerdict(Data):
             doubts.append(f"{error}: real ones may miss it")
         if self.is_critical:
             doubts += [] if self.exceeded else [error]
-            doubts.append(f"{self.critical:.2g} beside answers near zero or ties of classes, which real ones may have")
+            answer = "where two classes are as likely" if self.at_a_tie else "beside the smallest answers"
+            doubts.append(f"{self.critical:.2g} {answer}, which real ones may be")
         if self.near:
             doubts.append(f"{self.near} and may overflow on real ones")
         if self.vanishing:

@@ -62,29 +62,42 @@ def find_groups(task: CutTask) -> list[Promotion]:
     return groups
 
 
-def trials(flow: Dataflow, options: Options) -> list[tuple[str, ...]]:
-    """Promotions: what is worth trying in float32 where rounding makes too large an error: for each trial the patterns
-    that name it, in the order in which they are tried.
+def ends(flow: Dataflow, options: Options) -> list[tuple[str, ...]]:
+    """Promotions: ends of a model that are worth trying in float32 where rounding makes too large an error: for each
+    trial the patterns that name it, in the order in which they are tried.
 
     In front, where rounding goes through all that follows: an eighth of the products (four, if that is more, but no
     more than a fifth); as many behind as well, where nothing is averaged any more; then a third in front. Each with
     what stands before the next product, behind the last as well; one product at least, of `FEWEST_PRODUCTS` or more.
-    Then all but the products with most of the multiplications, for which low types are worth while: of `MOST` of them,
-    and of half. What the user asked to be low is left out of all."""
-    fixed = matched_op_ids(flow, options.low)
-    main = [op for op in flow.ops if op.scope == 0 and op.slots and not has(op.role, "casts")]
-    places = [place for place, op in enumerate(main) if has(op.role, "products")]
+    What the user asked to be low is left out."""
+    main, places = _main_operators(flow)
     count = len(places)
-    found: list[list[Op]] = []
-    if count >= FEWEST_PRODUCTS:
-        eighth = max(1, min(count // 5, max(4, -(-count // 8))))
-        front = main[: places[eighth]]
-        found = [front, [*front, *main[places[-eighth] :]], main[: places[max(1, count // 3)]]]
-    products = [main[place] for place in places]
-    for share in (MOST, 0.5):
-        low = _costliest(flow, options, products, share)
-        found.append([op for op in main if op.id not in low])
-    free = [[op for op in held if op.id not in fixed] for held in found]
+    if count < FEWEST_PRODUCTS:
+        return []
+    eighth = max(1, min(count // 5, max(4, -(-count // 8))))
+    front = main[: places[eighth]]
+    return _named(flow, options, [front, [*front, *main[places[-eighth] :]], main[: places[max(1, count // 3)]]])
+
+
+def all_but_costliest(flow: Dataflow, options: Options) -> list[tuple[str, ...]]:
+    """Promotions: as `ends`, all but the products with most of the multiplications, for which low types are worth
+    while: of `MOST` of them, and of half."""
+    main, places = _main_operators(flow)
+    low = [_costliest(flow, options, [main[place] for place in places], share) for share in (MOST, 0.5)]
+    return _named(flow, options, [[op for op in main if op.id not in kept] for kept in low])
+
+
+def _main_operators(flow: Dataflow) -> tuple[list[Op], list[int]]:
+    """Promotions: the operators of the main graph that have a type to decide, and which of them are products."""
+    main = [op for op in flow.ops if op.scope == 0 and op.slots and not has(op.role, "casts")]
+    return main, [place for place, op in enumerate(main) if has(op.role, "products")]
+
+
+def _named(flow: Dataflow, options: Options, trials: list[list[Op]]) -> list[tuple[str, ...]]:
+    """Promotions: patterns for the operators of each trial, without what the user asked to be low; each trial once, and
+    none without a product."""
+    fixed = matched_op_ids(flow, options.low)
+    free = [[op for op in held if op.id not in fixed] for held in trials]
     free = [held for held in free if any(has(op.role, "products") for op in held)]
     return list(dict.fromkeys(tuple(dict.fromkeys(_pattern(flow, op) for op in held)) for held in free))
 

@@ -178,7 +178,7 @@ def found(outcome: str, worst: float, critical: float = 0.0, samples: int = 24) 
     )
 
 
-CRITICAL = found("doubtful", 4e-3, 3e-2)
+CRITICAL = found("doubtful", 4e-3, 3e-2)  # beside an answer near zero
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,12 @@ CRITICAL = found("doubtful", 4e-3, 3e-2)
         (found("doubtful", 2e-2), [found("ok", 5e-3)], 1, "ok"),
         (found("missed", 2e-2), [MISSED, found("doubtful", 2e-2), found("ok", 9e-3)], 3, "ok"),
         (found("missed", 2e-2), [MISSED] * 3, 3, "missed"),
-        (found("doubtful", 2e-2), [found("doubtful", 3e-2), FLOAT32, found("doubtful", 1.5e-2)], 3, "doubtful"),
+        (
+            found("doubtful", 2e-2),
+            [found("doubtful", 3e-2), found("doubtful", 1.5e-2), found("doubtful", 1.1e-2)],
+            3,
+            "doubtful",
+        ),
         (found("doubtful", 2e-2), [found("doubtful", 3e-2), FLOAT32, MISSED], 3, "as it was"),
         (found("ok", 5.9e-3), [], 0, "as it was"),
         (found("ok", 7e-3), [found("ok", 5e-3)], 1, "ok"),
@@ -200,7 +205,7 @@ CRITICAL = found("doubtful", 4e-3, 3e-2)
 def test_what_is_held_where_the_error_is_too_large_or_comes_close(
     monkeypatch: pytest.MonkeyPatch, first: CheckVerdict, then: list[CheckVerdict], tried: int, outcome: str
 ) -> None:
-    """The first trial that is right, else the best one; a doubt about critical answers has to be halved."""
+    """The first trial that is right, else the best end, of which there are two; an error near zero has to be halved."""
     model = parse(
         "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = MatMul (a, w)  y = MatMul (b, w) }", w=(8, 8)
     )
@@ -222,7 +227,7 @@ def test_what_is_held_where_the_error_is_too_large_or_comes_close(
     else:
         assert got is not given and got.verdict is not None and got.verdict.outcome == outcome
         assert [note.text for note in got.plan.notes] == [checked.HELD]
-        assert outcome != "doubtful" or got.verdict.nearest == min(one.nearest for one in then if one)
+        assert outcome != "doubtful" or got.verdict.nearest == min(one.nearest for one in then[:2] if one)
 
 
 def test_no_trial_is_begun_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

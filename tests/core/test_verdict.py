@@ -36,9 +36,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         f"{DATA}, or with --fp32-stream (tried: error 0.001)",
     ),
     (
-        {"outcome": "doubtful", "exceeded": 1, "critical": 0.045, "relative": True},
+        {"outcome": "doubtful", "exceeded": 1, "critical": 0.045, "at_a_tie": True, "relative": True},
         "DOUBTFUL: relative L2 error 0.004 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it; 0.045 "
-        "beside answers near zero or ties of classes, which real ones may have",
+        "where two classes are as likely, which real ones may be",
         DATA,
     ),
     (

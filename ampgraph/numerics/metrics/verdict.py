@@ -157,13 +157,14 @@ class Compared:
 
         worst = max(missed or doubted or scored, key=lambda output: size(output, lenient))
         part = deciding_part(worst) if outcome != OK else None
+        critical, tied = max(map(_critical_error, scored)) if lenient else (0.0, False)
         name, times = (worst.name, 1.0) if part is None else (f"{worst.name}{part[0]}", PART)
         error = times * size(worst, lenient and outcome != OK)
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
             relative=self.numbers_first, worst=times * worst.held.worst,
-            critical=times * max(_critical_error(output) for output in scored) if lenient else 0.0,
+            critical=times * critical, at_a_tie=tied,
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:
@@ -213,11 +214,12 @@ def _is_doubtful(output: Agreement, tolerance: float) -> bool:
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
     close = sum(error > CLOSE * tolerance for error in errors)
     many = any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
-    return many or (len(errors) == 1 and missing > 0) or _critical_error(output) > tolerance
+    return many or (len(errors) == 1 and missing > 0) or _critical_error(output)[0] > tolerance
 
 
-def _critical_error(output: Agreement) -> float:
-    """For the verdict of the check: what the usual difference of an output would be beside a critical answer.
+def _critical_error(output: Agreement) -> tuple[float, bool]:
+    """For the verdict of the check: what the usual difference of an output would be beside a critical answer, and
+    whether that is a tie.
 
     Of probabilities that is a tie of classes, of numbers the smallest answer of `SIX` samples or more (at least
     `SCALE_SHARE` of the output's scale), as far off as answers below the scale are: medians both. Not less than the
@@ -225,13 +227,13 @@ def _critical_error(output: Agreement) -> float:
     scale, ties = output.scale, [one.tie for one in output.judged if one.tie]
     told = [(one, e) for one, e in zip(output.judged, output.held_errors, strict=False) if _is_told(one)]
     below = [one for one, _ in told if one.size <= scale]
-    found = [e for one, e in told if one.size < SMALL * scale]
+    found = [(e, False) for one, e in told if one.size < SMALL * scale]
     if ties:
-        found.append(median(ties))
+        found.append((median(ties), True))
     elif len(told) >= SIX and below:
         least = max(min(one.size for one in below), SCALE_SHARE * scale, below[0].least)
-        found.append(median(one.off for one in below) / least)
-    return max(found, default=0.0)
+        found.append((median(one.off for one in below) / least, False))
+    return max(found, default=(0.0, False))
 
 
 def _is_told(judged: Judged) -> bool:
