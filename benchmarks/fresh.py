@@ -30,7 +30,7 @@ from zoo_right import Row
 
 LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
-SETS = "ABCDEFGH"
+SETS = "ABCDEFGHI"
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
 Array = Any  # of numpy
@@ -42,7 +42,7 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to H: models that are run once, at the end.
+    """A: models whose results may change the code; B to I: models that are run once, at the end.
 
     C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
@@ -141,6 +141,14 @@ class Inputs:
         )
         return self.random.uniform(low, high)
 
+    def cloud(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Points of the PLY file of the sample, of ``files``: centred, in a sphere of 1, the third number turned."""
+        text = (self.models / f"{self.entry['name']}.{self.index}").read_text(encoding="utf-8")
+        points = np.array(text.partition("end_header")[2].split(), float).reshape(-1, 4)[:, :3] * [1, 1, -1]
+        points = self.random.permutation(points)[: shape[-1]]
+        points = points - points.mean(0)
+        return (points / np.linalg.norm(points, axis=1).max()).T.reshape(shape)
+
     def masses(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Ten peaks of a mass spectrum, the highest first: ten features of each, or how near they are (``near``)."""
         known = np.asarray(spec["known"])
@@ -174,6 +182,13 @@ class Inputs:
         letters = [ord(c) - 96 for c in source if "a" <= c <= "z"]
         codes = letters if spec.get("letters") else list(source.encode())
         return np.array(codes[: math.prod(shape)]).reshape(shape) / spec.get("scale", 1)
+
+    def address(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The address of a web page made of words, each sign as its place in ``letters`` from 1, zero behind."""
+        words = re.findall("[a-z]{3,}", (__doc__ or "").lower())[7 * self.index :]
+        text = "{}.{}.com/{}-{}/{}?{}={}".format(*words) if self.index % 2 else f"{words[0]}{self.index}.org"
+        places = [spec["letters"].index(sign) + 1 for sign in text]
+        return np.pad(places, (0, math.prod(shape) - len(places))).reshape(shape)
 
     def word(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A word's shares of the letters and of their pairs, its last letter, its first one, and its length over 20."""
@@ -366,6 +381,12 @@ class Inputs:
             walk = low + (high - low) * (walk - walk.min()) / (np.ptp(walk) or 1)
         return walk
 
+    def gaps(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Series of which 0.3 is missing and zero, where they were measured, and the seconds between two steps."""
+        half = (*shape[:-1], shape[-1] // 2)
+        seen = self.random.uniform(size=half) > 0.3
+        return np.concatenate([self.series(half, spec) * seen, seen, np.full((*shape[:-1], 1), spec["step"])], -1)
+
     def candles(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Twelve measures of a price, each in its ``span``, over twenty steps: each step, and the way since the first.
 
@@ -540,6 +561,12 @@ class Inputs:
         mean, std = told
         found = (picture * spec.get("scale", 1) - mean) / std
         return (found if last else found.transpose(2, 0, 1))[None]
+
+    def depth(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A depth, the brighter the nearer, then red, green and blue of a photograph: each about its mean."""
+        colours = self.photo((1, 3, *shape[-2:]), spec)
+        near = 0.3 * colours.mean(1, keepdims=True)
+        return np.concatenate([near.mean() - near, colours - colours.mean()], 1)
 
     def focused(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A photograph of twice the size, its squares of four pixels as channels: even rows and columns first."""
