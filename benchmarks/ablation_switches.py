@@ -42,7 +42,7 @@ FACTS = frozenset(
             "CLASSES",
             "CUBE",
             "DIGITS",
-            "EINSUM_SINCE",
+            "AXES_READ_SINCE",
             "ENDLESS",
             "EPSILON",
             "EXACT",

@@ -206,7 +206,7 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "cast": test_rewrites.cast_model(test_rewrites.BACK),
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),
         "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
-        "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
+        "ranks": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
         "rank": test_rewrites.attention_model(13),
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
         "early": parse(SCALED, w=(8, 8), half=np.float32(0.5), sizes=np.array([2, 6, 2, 4]), opset=20),
@@ -294,7 +294,7 @@ def test_exports_and_models(tmp_path: Path) -> None:
     assert_applied(tmp_path)
 
 
-NEWER = {"transpose", "einsum"}
+NEWER = {"transpose", "ranks"}
 """Rewrites that plans of format 1 never had."""
 
 
@@ -430,12 +430,12 @@ def is_other_type(old: Any, new: Any, path: EditedPath) -> bool:
     return isinstance(old, (str, int, list, dict)) and type(new) is not type(old)
 
 
-@pytest.mark.parametrize("name", ["norm", "half", "bias", "together", "number", "einsum"])
+@pytest.mark.parametrize("name", ["norm", "half", "bias", "together", "number", "ranks"])
 def test_every_field(name: str) -> None:
     model = rewritten()[name]
     plan = ampgraph.plan(model)
     written = [json.loads(plan.to_json()), of_format_1(plan)]
-    for data in written if name != "einsum" else written[:1]:
+    for data in written if name != "ranks" else written[:1]:
         for path, new, edited in edits(data):
             found = outcome(model, edited)
             assert found in ("", "AMP401", "AMP402", "AMP403", "AMP307"), (path, new)

@@ -3,8 +3,8 @@
 Its CPU takes a Transpose that makes the first dimension the last but one past the Cast to float32 that follows, as if
 to take it into the product, and crashes where it does not know that both operands have as many dimensions:
 docs/upstream/transpose_cast_matmul.md. Where the other operand is one matrix the product comes first if the Transpose
-moves only dimensions that it spreads, else it is written as an Einsum. Where a number of dimensions is not known, as of
-a Reshape to computed sizes before opset 14, the file says those that follow from a Transpose's perm.
+moves only dimensions that it spreads, else the matrix gets as many dimensions. Where a number of dimensions is not
+known, as of a Reshape to computed sizes before opset 14, the file says those that follow from a Transpose's perm.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from string import ascii_lowercase
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
-from ...core.graph import NodeEditor
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.graph import Attribute, NodeEditor
 from ...core.walk import sole_readers
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
-RANKS = range(3, len(ascii_lowercase) - 1)  # of what is transposed: with fewer it opens, more have no letters
+RANKS = range(3, 65)  # of what is transposed: with fewer it opens; the runtime's own limit
 MATRIX = (1, 2)  # dimensions of a vector, and of one matrix
-EINSUM_SINCE = 12
+AXES_READ_SINCE = 13  # the opset: axes of Unsqueeze and Squeeze are an operand, before an attribute
 
 
 @dataclass(frozen=True)
@@ -71,29 +72,30 @@ class TransposeLast(RewriteRule):
 
 
 @dataclass(frozen=True)
-class ProductByEinsum(RewriteRule):
-    """Writes a product of the values ``left`` and ``right``, by name, as an Einsum by ``equation``. ``transposes``:
-    indices of the Transposes before it that ONNX Runtime's CPU would crash with."""
+class SameRank(RewriteRule):
+    """A product of which the operand ``other``, by name, a matrix or vector, gets dimensions of one, so that it has
+    ``rank`` as the one behind ``transposes`` (their indices), with which ONNX Runtime's CPU would crash."""
 
-    left: str
-    right: str
-    equation: str
+    other: str
+    rank: int
     transposes: tuple[int, ...]
 
-    names = ("einsum",)
-    reading = ("left", "right")
-    writes = "Einsum"
+    names = ("ranks",)
+    counted = ("product", "of operands with as many dimensions, without which ONNX Runtime's CPU crashes")
+    reading = ("other",)
+    writes = "product of operands with as many dimensions"
+    rewires = exchanges = True
 
     @classmethod
-    def find(cls, known: Known) -> Iterator[ProductByEinsum]:
+    def find(cls, known: Known) -> Iterator[SameRank]:
         """Yields the products that would crash ONNX Runtime's CPU and are not for `TransposeLast`, or that is off."""
         flow = known.flow
-        for crash in _find_crashes(known) if flow.opset >= EINSUM_SINCE else ():
+        for crash in _find_crashes(known):
             moves = "transpose" in known.options.rewrites and _chain_to_move_behind(known, crash)
             if crash.other_rank in MATRIX and not moves:
-                left, right = (flow.values[v].name for v in crash.product.inputs)
+                other = flow.values[crash.product.inputs[1 - crash.place]].name
                 nodes = tuple(op.index for op in crash.transposes)
-                yield cls("einsum", *cls.place(flow, crash.product), left, right, crash.equation, nodes)
+                yield cls("ranks", *cls.place(flow, crash.product), other, crash.rank, nodes)
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Whether all Transposes in front of the product are low: only then does it crash."""
@@ -101,10 +103,23 @@ class ProductByEinsum(RewriteRule):
         return all_low((op for op in known.flow.ops if op.scope == scope and op.index in self.transposes), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Writes an Einsum in the place of the product."""
-        self.edited(editor)
-        self.operands(editor, flow)
-        editor.replace(self.scope, self.nodes, "Einsum", self.reads, {"equation": self.equation})
+        """Has the product read a view of the operand; that of a vector goes on as the operand of a Squeeze."""
+        (product,), (other,) = self.edited(editor), self.operands(editor, flow)
+        place, shape = product.inputs.index(other.id), flow.shape(other.id)
+        self.refuse(len(product.inputs) == 2 and self.rank in RANKS and shape is not None and len(shape) in MATRIX)
+        vector = len(shape or ()) == 1
+        new = [axis for axis in range(self.rank) if axis < self.rank - 2 or (vector and axis == self.rank - 2 + place)]
+        inputs, attributes = _with_axes(editor, flow, other, new, product)
+        (view,) = editor.add("Unsqueeze", inputs, [FLOAT32], attributes, scope=product.scope)
+        if not vector:
+            editor.rewire(view, [(self.scope, self.nodes[-1], place)])
+            return
+        read = [view if v == other.id else flow.values[v] for v in product.inputs]
+        (whole,) = editor.add(product.kind, read, [FLOAT32], scope=product.scope, metadata_of=product)
+        inputs, attributes = _with_axes(editor, flow, whole, [place - 2], product)
+        for slot, value in enumerate(inputs):
+            editor.rewire(value, [(self.scope, self.nodes[-1], slot)])
+        editor.replace(self.scope, self.nodes, "Squeeze", [value.name for value in inputs], attributes)
 
 
 @dataclass(frozen=True)
@@ -152,17 +167,6 @@ class _Crash:
     transposes: tuple[Op, ...]
     rank: int
     other_rank: int
-
-    @property
-    def equation(self) -> str:
-        """Rewrite `einsum`: the product as Einsum: batch axes by letters from a, then row, summed axis and column."""
-        batch = ascii_lowercase[: self.rank - 2]
-        row, summed, column = (ascii_lowercase[self.rank - 2 + place] for place in range(3))
-        if self.place:
-            free = row * (self.other_rank - 1)
-            return f"{free}{summed},{batch}{summed}{column}->{batch}{free}{column}"
-        free = column * (self.other_rank - 1)
-        return f"{batch}{row}{summed},{summed}{free}->{batch}{row}{free}"
 
 
 def _find_crashes(known: Known) -> Iterator[_Crash]:
@@ -248,3 +252,12 @@ def _is_row_wise(known: Known, value: int, op: Op) -> bool:
     if known.traits.has(op.role, "multiplies_matrices"):
         return place == 0 and len(other) == 2
     return known.traits.has(op.role, "additions") and len(other) < 2
+
+
+def _with_axes(
+    editor: NodeEditor, flow: Dataflow, value: Value, axes: list[int], product: Op
+) -> tuple[list[Value], dict[str, Attribute]]:
+    """Rewrite `ranks`: what an Unsqueeze or Squeeze of a value by ``axes`` reads, and its attributes."""
+    if flow.opset < AXES_READ_SINCE:
+        return [value], {"axes": tuple(axes)}
+    return [value, editor.store(np.array(axes), f"{value.name}_axes", product.scope)], {}
