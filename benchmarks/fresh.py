@@ -30,7 +30,7 @@ from zoo_right import Row
 
 LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
-SETS = "ABCDEFGH"
+SETS = "ABCDEFGHI"
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
 Array = Any  # of numpy
@@ -42,7 +42,7 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to H: models that are run once, at the end.
+    """A: models whose results may change the code; B to I: models that are run once, at the end.
 
     C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
@@ -120,12 +120,17 @@ class Inputs:
     def numbers(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """The sample's part of all numbers in ``file`` of the repository: rows of ``width``, scaled, turned."""
         text = (self.models / f"{self.entry['name']}.file").read_text(encoding="utf-8")
-        found = np.array(re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text), float).reshape(-1, spec["width"])
+        found = np.array(re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text), float).reshape(-1, spec["width"])
         count = math.prod(shape) // spec["width"]
         low, high = (np.asarray(spec.get(key, default)) for key, default in (("low", 0.0), ("high", 1.0)))
         start = len(found) // count // SAMPLES * count * self.index
         rows = (found[start : start + count] - low) / (high - low)
         return (rows.T if spec.get("turned") else rows).reshape(shape)
+
+    def rolled(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Maps of the array in ``file`` (of NumPy), moved along their first axis from sample to sample."""
+        found = np.load(self.models / f"{self.entry['name']}.file").reshape(shape)
+        return np.roll(found, self.index * shape[1] // SAMPLES, axis=1)
 
     def cells(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """The sample's row of the table in ``file`` (CSV with a header), columns from ``first``."""
@@ -140,6 +145,14 @@ class Inputs:
             np.array(re.findall(rf"{sign} X_\d+ (-?[\d.e-]+)\)", text), float).reshape(shape) for sign in (">=", "<=")
         )
         return self.random.uniform(low, high)
+
+    def cloud(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Points of the PLY file of the sample, of ``files``: centred, in a sphere of 1, the third number turned."""
+        text = (self.models / f"{self.entry['name']}.{self.index}").read_text(encoding="utf-8")
+        points = np.array(text.partition("end_header")[2].split(), float).reshape(-1, 4)[:, :3] * [1, 1, -1]
+        points = self.random.permutation(points)[: shape[-1]]
+        points = points - points.mean(0)
+        return (points / np.linalg.norm(points, axis=1).max()).T.reshape(shape)
 
     def masses(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Ten peaks of a mass spectrum, the highest first: ten features of each, or how near they are (``near``)."""
@@ -174,6 +187,13 @@ class Inputs:
         letters = [ord(c) - 96 for c in source if "a" <= c <= "z"]
         codes = letters if spec.get("letters") else list(source.encode())
         return np.array(codes[: math.prod(shape)]).reshape(shape) / spec.get("scale", 1)
+
+    def address(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The address of a web page made of words, each sign as its place in ``letters`` from 1, zero behind."""
+        words = re.findall("[a-z]{3,}", (__doc__ or "").lower())[7 * self.index :]
+        text = "{}.{}.com/{}-{}/{}?{}={}".format(*words) if self.index % 2 else f"{words[0]}{self.index}.org"
+        places = [spec["letters"].index(sign) + 1 for sign in text]
+        return np.pad(places, (0, math.prod(shape) - len(places))).reshape(shape)
 
     def word(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A word's shares of the letters and of their pairs, its last letter, its first one, and its length over 20."""
@@ -293,6 +313,28 @@ class Inputs:
                 found[places[2 * side : 2 * side + self.random.integers(0, 3)], size, side] = 1
         return found.reshape(shape)
 
+    def snakes(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A board of two snakes: heads by their length, bodies and tails by their health, one's own first; food."""
+        found, height, width = np.zeros(shape), *shape[-2:]
+        for side in range(2):
+            length, row = 3 + self.index + side, side * (height // 2) + self.random.integers(height // 2)
+            start, health = self.random.integers(width - length + 1), self.random.uniform(0.3, 1)
+            found[0, side, row, start] = length / (height * width)
+            found[0, 2 + side, row, start + 1 : start + length - 1] = health
+            found[0, 4 + side, row, start + length - 1] = health
+        found[0, 6][self.random.integers(0, height, 3), self.random.integers(0, width, 3)] = 1
+        return found
+
+    def box_points(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Points on three sides of a turned box, about their mean, the furthest at 1."""
+        size, turn = self.random.uniform(0.3, 1, 3), self.random.uniform(0, np.pi)
+        found, count = self.random.uniform(-0.5, 0.5, (math.prod(shape) // 3, 3)), math.prod(shape) // 3
+        found[np.arange(count), self.random.integers(0, 3, count)] = 0.5
+        spun = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
+        found = (found * size) @ spun.T
+        found -= found.mean(0)
+        return (found / np.linalg.norm(found, axis=1).max()).reshape(shape)
+
     def chess_board(self) -> Any:
         """A position after random moves."""
         import chess
@@ -366,6 +408,12 @@ class Inputs:
             walk = low + (high - low) * (walk - walk.min()) / (np.ptp(walk) or 1)
         return walk
 
+    def gaps(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Series of which 0.3 is missing and zero, where they were measured, and the seconds between two steps."""
+        half = (*shape[:-1], shape[-1] // 2)
+        seen = self.random.uniform(size=half) > 0.3
+        return np.concatenate([self.series(half, spec) * seen, seen, np.full((*shape[:-1], 1), spec["step"])], -1)
+
     def candles(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Twelve measures of a price, each in its ``span``, over twenty steps: each step, and the way since the first.
 
@@ -419,18 +467,31 @@ class Inputs:
         decibels = found * 10 / np.log(10)
         decibels = np.maximum(decibels, decibels.max() - 80)
         if "bands" in spec:
-            found = scipy.fft.dct(decibels, norm="ortho")[:, :count]
+            found = scipy.fft.dct(decibels, norm="ortho")[:, :count] * spec.get("scale", 1)
         elif "decibels" in spec:
             found = (decibels - decibels.max() + spec["decibels"]) * spec.get("scale", 1)
+        found = found - found.mean(0) if spec.get("centred") else found
         found = (found - found.mean(0)) / (found.std(0) + 1e-6) if spec.get("scaled") else found
         return (found if spec.get("turned") else found.T).reshape(shape)
 
     def bins(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """One frame of the short-time Fourier transform of an utterance, and the next one in the next sample."""
+        """One frame of the short-time Fourier transform of an utterance, and the next one in the next sample.
+
+        Real and imaginary parts, or the magnitude, which may be in decibels.
+        """
         size = shape[-1] if spec.get("magnitude") else shape[1]
         frame = transform(speech(np.random.default_rng(7), 16000, 16000), 60, size)[20 + self.index]
         found = abs(frame) if spec.get("magnitude") else np.stack([frame.real, frame.imag], -1)
-        return found.reshape(shape)
+        return (20 * np.log10(found) if spec.get("decibels") else found).reshape(shape)
+
+    def notes(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Thirds of semitones from middle C upwards in two notes with overtones, the loudest 1."""
+        time, hertz = np.arange(4096) / 44100, 261.63 * 2 ** (np.arange(shape[-1]) / 36)
+        played = np.outer(self.random.choice(hertz[: shape[-1] // 2], 2), np.arange(1, 6))
+        wave = (np.sin(2 * np.pi * played[..., None] * time) / np.arange(1, 6)[:, None]).sum((0, 1))
+        wave += 0.05 * self.random.normal(size=len(wave))
+        found = abs(np.exp(2j * np.pi * hertz[:, None] * time) @ (wave * np.hanning(len(wave))))
+        return (found / found.max()).reshape(shape)
 
     def heart(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """An electrocardiogram of ``rate`` per second, in millivolts about zero, standardised, or of 0 to 1 (``span``).
@@ -535,11 +596,21 @@ class Inputs:
             first = picture[..., :1]
             fourth = np.full_like(first, spec["fourth"]) if "fourth" in spec else first * 0.8 + 0.1
             picture = np.concatenate([picture, fourth], -1)
+        elif spec.get("yuv"):
+            bright = picture @ np.array([0.299, 0.587, 0.114])
+            blue, red = 0.5 + 0.564 * (picture[..., 2] - bright), 0.5 + 0.713 * (picture[..., 0] - bright)
+            picture = np.stack([bright, blue, red], -1)
         picture = picture >= spec["threshold"] if "threshold" in spec else picture
         told = (np.asarray(spec.get(key, [default])) for key, default in (("mean", 0.0), ("std", 1.0)))
         mean, std = told
         found = (picture * spec.get("scale", 1) - mean) / std
         return (found if last else found.transpose(2, 0, 1))[None]
+
+    def depth(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A depth, the brighter the nearer, then red, green and blue of a photograph: each about its mean."""
+        colours = self.photo((1, 3, *shape[-2:]), spec)
+        near = 0.3 * colours.mean(1, keepdims=True)
+        return np.concatenate([near.mean() - near, colours - colours.mean()], 1)
 
     def focused(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A photograph of twice the size, its squares of four pixels as channels: even rows and columns first."""
