@@ -124,10 +124,10 @@ def convert(
         passes: your own, which run behind the conversion's: functions of a graph that return a Change.
         check_passes: verify the graph behind each pass; the error names the pass.
         check: ``auto`` (a strict run of the result on a few samples, yours or generated, in a process of its own, for a
-            second or more; where it is not ok, what overflows, or else the stem, is float32 in another conversion,
-            which is kept where it is ok; a PrecisionWarning says what is missed all the same), ``require`` (nothing is
-            written or returned unless that was done and met), ``off``. None: as the environment variable AMPGRAPH_CHECK
-            says, else ``auto``.
+            second or more; where it is not ok, what overflows, or else what makes most of the error, is float32 in
+            further conversions, of which one that is ok is kept; a PrecisionWarning says what is missed all the same),
+            ``require`` (nothing is written or returned unless that was done and met), ``off``. None: as the environment
+            variable AMPGRAPH_CHECK says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
         repair: where it is missed, what is to blame is searched for, and pinned to float32: by the ranges of the

@@ -79,8 +79,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "no risk": "no numbers that the graph tells were a reason for float32: no warning, and no promise without "
     "--data, which looks at values",
     "range": "decided by a measured range: the value would overflow on your samples, or on generated inputs",
-    "stem": "the first products of a model, a fifth to an eighth of all, and what lies between: float32 where a check "
-    "was not ok and that makes it so",
+    "held": "more is float32 than the level asks for, as the check of the first conversion was not ok and that helps",
     "samples": "the inputs of a run: yours (--data), or generated ones",
     "generated": "inputs made up from what the model says of itself: names, shapes and first operators; the same for "
     "every command and machine",
