@@ -39,6 +39,7 @@ HELD = (
     "what makes most of the error is float32; NVIDIA's TF32, on by default, rounds operands of products too (in ONNX "
     "Runtime use_tf32=0 turns it off)"
 )
+CLEARED = 0.75  # of an error near zero: what is left by more may have gone by chance
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
 
@@ -142,7 +143,7 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
     none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if it
     comes less close.
 
-    A doubt about answers near zero, of which generated inputs give few, is gone only where their error is halved.
+    A doubt about answers near zero, of which generated inputs give few, is gone only where their error is (`CLEARED`).
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
     from ..planner.promotions import all_but_costliest, ends
 
@@ -161,7 +162,7 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
         found = _convert_with_pins(job, patterns, progress, verdict.samples)
         again = found.verdict
         near_zero = verdict.is_critical and not verdict.at_a_tie
-        if again is not None and again.ok and near_zero and 2 * again.critical > verdict.critical:
+        if again is not None and again.ok and near_zero and again.critical > CLEARED * verdict.critical:
             found = replace(found, verdict=replace(again, outcome=DOUBTFUL))
         if patterns in tried or (found.verdict is not None and found.verdict.ok):
             best = max(best, found, key=_rank)

@@ -178,7 +178,7 @@ def found(outcome: str, worst: float, critical: float = 0.0, samples: int = 24) 
     )
 
 
-CRITICAL = found("doubtful", 4e-3, 3e-2)  # beside an answer near zero
+CRITICAL = found("doubtful", 4e-3, 1.3e-2)  # beside an answer near zero
 
 
 @pytest.mark.parametrize(
@@ -198,14 +198,14 @@ CRITICAL = found("doubtful", 4e-3, 3e-2)  # beside an answer near zero
         (found("ok", 7e-3), [found("ok", 5e-3)], 1, "ok"),
         (found("ok", 7e-3), [found("ok", 8e-3)], 1, "as it was"),
         (CRITICAL, [found("ok", 4e-3, 9e-3)], 1, "ok"),
-        (replace(CRITICAL, critical=1.7e-2), [found("ok", 4e-3, 9e-3), found("ok", 4e-3, 9.5e-3)] * 2, 3, "doubtful"),
+        (replace(CRITICAL, critical=1.1e-2), [found("ok", 4e-3, 9e-3), found("ok", 4e-3, 9.5e-3)] * 2, 3, "doubtful"),
         (found("doubtful", 0.0), [], 0, "as it was"),  # a value near the end of float16
     ],
 )
 def test_what_is_held_where_the_error_is_too_large_or_comes_close(
     monkeypatch: pytest.MonkeyPatch, first: CheckVerdict, then: list[CheckVerdict], tried: int, outcome: str
 ) -> None:
-    """The first trial that is right, else the best end, of which there are two; an error near zero has to be halved."""
+    """The first trial that is right, else the best end, of which there are two; an error near zero has to fall by a quarter."""
     model = parse(
         "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = MatMul (a, w)  y = MatMul (b, w) }", w=(8, 8)
     )
