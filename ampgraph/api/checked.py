@@ -39,7 +39,7 @@ HELD = (
     "what makes most of the error is float32; NVIDIA's TF32, on by default, rounds operands of products too (in ONNX "
     "Runtime use_tf32=0 turns it off)"
 )
-CLEARED = 0.75  # of an error near zero: what is left by more may have gone by chance
+CLEARED = 0.75  # an error near zero has to fall to this share: what falls by less may do so by chance
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
 
@@ -143,7 +143,7 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
     none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if it
     comes less close.
 
-    A doubt about answers near zero, of which generated inputs give few, is gone only where their error is (`CLEARED`).
+    A doubt about answers near zero, of which generated inputs give few, stands unless their error falls (`CLEARED`).
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
     from ..planner.promotions import all_but_costliest, ends
 

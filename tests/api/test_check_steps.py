@@ -205,7 +205,7 @@ CRITICAL = found("doubtful", 4e-3, 1.3e-2)  # beside an answer near zero
 def test_what_is_held_where_the_error_is_too_large_or_comes_close(
     monkeypatch: pytest.MonkeyPatch, first: CheckVerdict, then: list[CheckVerdict], tried: int, outcome: str
 ) -> None:
-    """The first trial that is right, else the best end, of which there are two; an error near zero has to fall by a quarter."""
+    """The first trial that is right, else the best end, of which there are two. An error near zero has to fall."""
     model = parse(
         "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = MatMul (a, w)  y = MatMul (b, w) }", w=(8, 8)
     )
