@@ -864,6 +864,10 @@ def test_what_would_miss_at_a_tie_of_classes_is_doubtful(moved: float, alone: bo
     verdict = seen.verdict(1e-2, generated=True)
     assert verdict.critical / (verdict.tolerance or 0) == pytest.approx(moved / 2 / 1e-2, rel=0.05)
     assert verdict.doubtful == (moved > 0.02) == (TIED in verdict.finding)
+    many = own_metric(True, {"y": PROBABILITIES} if alone else {}).judge(
+        *({"y": np.concatenate([turn([score])] * 100)} for score in (6.0, 6.0 + moved))
+    )
+    assert many["y"].tie == pytest.approx(moved / 20, rel=0.05)  # one of a hundred is at a tie
     tied = own_metric(False).judge({"y": turn([0.0])}, {"y": turn([moved])})["y"].error()
     assert tied == pytest.approx(moved / 2, rel=0.05)
 

@@ -246,9 +246,10 @@ def _has_classes(value: Result) -> bool:
 
 
 def _tie_error(want: Result, got: Result, likely: bool) -> float:
-    """For a metric: what the error of probabilities would be at a tie, where the two likeliest classes of a row have
-    0.5 each, or one event has: half of what their log-odds are off, by root mean square over those that are told
-    (`TOLD`). 0.0 where none is, and for other outputs. ``likely``: whether each element is a probability by itself.
+    """For a metric: what the error of probabilities would be if one row were at a tie, its two likeliest classes 0.5
+    each, or one event: half of what log-odds are off, by root mean square over rows or events that are told (`TOLD`),
+    over the root of how many there are. 0.0 where none is, and for other outputs. ``likely``: whether each element is
+    the probability of an event.
 
     Log-odds are the difference of two scores, and rounding moves scores by as much wherever they are; probabilities
     near 0 and 1 hide that, and they are most of what generated inputs give. At a tie p changes by a quarter of it."""
@@ -265,7 +266,7 @@ def _tie_error(want: Result, got: Result, likely: bool) -> float:
         return 0.0
     told &= (one > 0) & (other > 0)
     off = np.log(one[told] / other[told]) - np.log(first[told] / second[told])
-    return float(np.sqrt(np.mean(np.square(off)))) / 2 if off.size else 0.0
+    return float(np.sqrt(np.mean(np.square(off)) / told.size)) / 2 if off.size else 0.0
 
 
 def _within_one(value: Result) -> bool:
