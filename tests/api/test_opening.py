@@ -210,7 +210,7 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
         jobs.append(job)
         return Conversion(job, None, None, None, None, None, True, None)  # type: ignore[arg-type]
 
-    def trial(done: Conversion, progress: object, repairing: float = 0.0) -> CheckVerdict:
+    def trial(done: Conversion, progress: object, repairing: float = 0.0, least: int = 0) -> CheckVerdict:
         return CheckVerdict("ok", 0.0, 1e-2, 6, True) if mends and done.job.recipe.fp32 else refused
 
     def finished(done: Conversion, progress: object) -> Conversion:

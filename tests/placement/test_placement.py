@@ -322,8 +322,9 @@ def test_a_number_on_both_sides_of_a_product_is_part_of_it(gpu_python, level):
 
 # Training steps as CUDA would run them: O2 with its loss scale beside O0 without one, a batch of 64.
 
-MORE = {"digits CNN": 21, "encoder, 2 layers": 15, "encoder, 4 layers": 7}
-"""How many nodes O2 has more, at most: benchmarks/cuda_placement/README.md says which."""
+MORE = {"digits CNN": 21, "encoder, 2 layers": 17, "encoder, 4 layers": 11}
+"""How many nodes O2 has more, at most: benchmarks/cuda_placement/README.md says which. An Unsqueeze a layer among them,
+before the product behind a Transpose (rewrite `ranks`): a view, which launches nothing."""
 
 
 @pytest.fixture(scope="module")
