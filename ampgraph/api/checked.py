@@ -39,7 +39,7 @@ HELD = (
     "what makes most of the error is float32; NVIDIA's TF32, on by default, rounds operands of products too (in ONNX "
     "Runtime use_tf32=0 turns it off)"
 )
-CLEARED = 0.75  # an error near zero has to fall to this share: what falls by less may do so by chance
+CLEARED = 0.75  # to this share an error has to fall where generated inputs show little: by less it may by chance
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
 
@@ -141,9 +141,9 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
     """For `convert` with a check: where the error is finite and too large, or may be, a conversion with more float32,
     of a few that are likely to help: the first that is right, else the best with only ends in float32; ``done`` where
     none is better, or the time is up. Where the result is right and came close to the tolerance, the first one if it
-    comes less close.
+    comes less close by far enough (`CLEARED`).
 
-    A doubt about answers near zero, of which generated inputs give few, stands unless their error falls (`CLEARED`).
+    A doubt about answers near zero, of which generated inputs give few, stands unless their error falls as far.
     Levels and policies without guards are left as they are, and what more than a recipe has made."""
     from ..planner.promotions import all_but_costliest, ends
 
@@ -160,17 +160,24 @@ def hold_some(done: Conversion, progress: Progress) -> Conversion:
         if time.monotonic() > until:
             break
         found = _convert_with_pins(job, patterns, progress, verdict.samples)
-        again = found.verdict
-        near_zero = verdict.is_critical and not verdict.at_a_tie
-        if again is not None and again.ok and near_zero and again.critical > CLEARED * verdict.critical:
-            found = replace(found, verdict=replace(again, outcome=DOUBTFUL))
-        if patterns in tried or (found.verdict is not None and found.verdict.ok):
-            best = max(best, found, key=_rank)
-        if verdict.inexact and best.verdict is not None and best.verdict.ok:
+        if found.verdict is None or (patterns in others and not found.verdict.ok):
+            continue
+        if not _clears(found.verdict, verdict):
+            found = replace(found, verdict=replace(found.verdict, outcome=DOUBTFUL))
+        best = max(best, found, key=_rank)
+        if verdict.inexact and found.verdict is not None and found.verdict.ok:
             break
     if best is not done:
         best.plan.notes.append(Note("held", "", HELD))
     return best
+
+
+def _clears(again: CheckVerdict, first: CheckVerdict) -> bool:
+    """For `convert` with a check: whether a trial that is right clears what the ``first`` verdict left open and few
+    generated inputs show: answers near zero, or errors that come close. Their errors have to fall to `CLEARED`."""
+    if not again.ok or (first.inexact and (first.at_a_tie or not first.is_critical)):
+        return True
+    return again.critical <= CLEARED * first.critical if first.inexact else again.nearest <= CLEARED * first.nearest
 
 
 def _rank(done: Conversion) -> tuple[int, float]:

@@ -197,6 +197,7 @@ CRITICAL = found("doubtful", 4e-3, 1.3e-2)  # beside an answer near zero
         (found("ok", 5.9e-3), [], 0, "as it was"),
         (found("ok", 7e-3), [found("ok", 5e-3)], 1, "ok"),
         (found("ok", 7e-3), [found("ok", 8e-3)], 1, "as it was"),
+        (found("ok", 7e-3), [found("ok", 6e-3)], 1, "as it was"),  # by chance, perhaps
         (CRITICAL, [found("ok", 4e-3, 9e-3)], 1, "ok"),
         (replace(CRITICAL, critical=1.1e-2), [found("ok", 4e-3, 9e-3), found("ok", 4e-3, 9.5e-3)] * 2, 3, "doubtful"),
         (found("doubtful", 0.0), [], 0, "as it was"),  # a value near the end of float16
