@@ -3,7 +3,7 @@
 By itself: a conversion without the measured ranges, where these do harm; with those of generated inputs, where float16
 overflows on these; with more in float32, where the error is too large or may be. Where `--repair` is given, a
 result that misses is converted again with more in float32: by the ranges of the samples, then by tune's search, then by
-what the check itself finds.
+what the check itself finds, and as above where that finds nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def check_before_writing(done: Conversion, mode: str, progress: Progress) -> Con
         done = drop_harmful_ranges(replace(done, verdict=verdict_before_writing(done, progress)), progress)
         done = mend(done, progress)
         if done.job.checking.repair and done.job.plan is None:
-            return repair(done, progress)
+            done = repair(done, progress)
+            if done.verdict is not None and done.verdict.missed:
+                with contextlib.suppress(AmpError):  # its verdict stands, and announces it
+                    done = hold_some(done, progress)
     except KeyboardInterrupt:
         if mode != "require":
             write_files(done)

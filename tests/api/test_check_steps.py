@@ -231,6 +231,17 @@ def test_what_is_held_where_the_error_is_too_large_or_comes_close(
         assert outcome != "doubtful" or got.verdict.nearest == min(one.nearest for one in then[:2] if one)
 
 
+@pytest.mark.parametrize("mends", [True, False])
+def test_what_no_search_repairs_is_tried_all_the_same(monkeypatch: pytest.MonkeyPatch, mends: bool) -> None:
+    given = conversion(MISSED, checking=Checking("auto", repair=True))
+    held = replace(given, verdict=RIGHT)
+    monkeypatch.setattr(checked, "verdict_before_writing", lambda *_: MISSED)
+    monkeypatch.setattr(checked, "repair", lambda done, _: done if mends else replace(done, verdict=RIGHT))
+    monkeypatch.setattr(checked, "hold_some", lambda *_: held if mends else pytest.fail("it is right"))
+    found = checked.check_before_writing(given, "auto", silent)
+    assert found.verdict is RIGHT and (found is held) == mends
+
+
 def test_no_trial_is_begun_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked, "time_limit", lambda: time.monotonic() - 1)
     monkeypatch.setattr(checked, "_convert_with_pins", lambda *_: pytest.fail("a trial was begun"))
