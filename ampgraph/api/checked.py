@@ -39,7 +39,7 @@ HELD = (
     "what makes most of the error is float32; NVIDIA's TF32, on by default, rounds operands of products too (in ONNX "
     "Runtime use_tf32=0 turns it off)"
 )
-CLEARED = 0.75  # to this share an error has to fall where generated inputs show little: by less it may by chance
+CLEARED = 0.75  # the share that may be left of an error that few generated inputs show: a smaller fall may be chance
 FEWEST = 4  # comparisons of all samples that a search by tune makes at least
 
 

@@ -201,8 +201,8 @@ class CheckVerdict(Data):
             doubts.append(f"{error}: real ones may miss it")
         if self.is_critical:
             doubts += [] if self.exceeded else [error]
-            answer = "where two classes are as likely" if self.at_a_tie else "beside the smallest answers"
-            doubts.append(f"{self.critical:.2g} {answer}, which real ones may be")
+            where = "where two classes are equally likely" if self.at_a_tie else "relative to answers near zero"
+            doubts.append(f"it would be {self.critical:.2g} {where}, which real inputs may give")
         if self.near:
             doubts.append(f"{self.near} and may overflow on real ones")
         if self.vanishing:

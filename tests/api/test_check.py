@@ -822,8 +822,8 @@ def test_how_many_meet_the_error_is_said() -> None:
 
 
 BESIDE, TIED = (
-    "beside the smallest answers, which real ones may be",
-    "where two classes are as likely, which real ones may be",
+    "relative to answers near zero, which real inputs may give",
+    "where two classes are equally likely, which real inputs may give",
 )
 
 

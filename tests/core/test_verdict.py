@@ -37,8 +37,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"outcome": "doubtful", "exceeded": 1, "critical": 0.045, "at_a_tie": True, "relative": True},
-        "DOUBTFUL: relative L2 error 0.004 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it; 0.045 "
-        "where two classes are as likely, which real ones may be",
+        "DOUBTFUL: relative L2 error 0.004 at 'y' on 24 generated inputs, tolerance 0.01, 1 of 24 above it; it "
+        "would be 0.045 where two classes are equally likely, which real inputs may give",
         DATA,
     ),
     (

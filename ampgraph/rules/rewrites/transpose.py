@@ -21,7 +21,7 @@ from ...core.walk import sole_readers
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
-RANKS = range(3, 65)  # of what is transposed: with fewer it opens; the runtime's own limit
+RANKS = range(3, 65)  # of what is transposed: with fewer it opens, and a plan may not say more
 MATRIX = (1, 2)  # dimensions of a vector, and of one matrix
 AXES_READ_SINCE = 13  # the opset: axes of Unsqueeze and Squeeze are an operand, before an attribute
 
