@@ -30,7 +30,7 @@ from zoo_right import Row
 
 LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
-SETS = "ABCDEFGHI"
+SETS = "ABCDEFGHIJ"
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
 Array = Any  # of numpy
@@ -42,7 +42,7 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to I: models that are run once, at the end.
+    """A: models whose results may change the code; B to J: models that are run once, at the end.
 
     C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
@@ -272,7 +272,7 @@ class Inputs:
     def planes(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A position of a game of stones, a plane for the stones of each side, and earlier ones of the same game.
 
-        Stones may ``fall`` to the lowest place of their column.
+        Stones may ``fall`` to the lowest place of their column; the ``last`` one may have a plane of its own.
         """
         found, height, width = np.zeros(shape), *shape[-2:]
         stones = self.random.permutation(height * width)
@@ -285,6 +285,17 @@ class Inputs:
                 found[:, plane + turn % 2, stone // width, stone % width] = 1
         for plane in spec.get("turn", []):
             found[:, plane] = self.index % 2
+        if "last" in spec:
+            found[:, spec["last"], stones[-1] // width, stones[-1] % width] = 1
+        return found
+
+    def rooms(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Tiles that hold, where a block of one or two of them stands, and where it should go, a plane each."""
+        found, (top, left), goal = np.zeros(shape), *self.random.integers(0, shape[-1] - 1, (2, 2))
+        found[0, 0] = self.random.uniform(size=shape[2:]) < 0.6
+        found[0, 1, top : top + 1 + self.index % 2, left] = 1
+        found[0, 2, goal[0], goal[1]] = 1
+        found[0, 0] = found[0].max(0)
         return found
 
     def steps(self, shape: tuple[int, ...], spec: Entry) -> Array:
@@ -345,6 +356,17 @@ class Inputs:
             if moves:
                 board.push(moves[self.random.integers(len(moves))])
         return board
+
+    def chess_text(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The last signs of a game that is written down, each as its place in ``letters``, ends of lines in front."""
+        import chess
+
+        board, words = chess.Board(), []
+        for move in self.chess_board().move_stack:
+            words.append(board.san(move))
+            board.push(move)
+        text = "\n" * math.prod(shape) + " ".join(words)
+        return np.array([spec["letters"].index(sign) for sign in text[-math.prod(shape) :]]).reshape(shape)
 
     def chess_squares(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Sixty-four numbers for each kind of piece, the white ones first, from the first or from the ``top`` row."""
@@ -510,7 +532,7 @@ class Inputs:
         return (found / found.std() if spec.get("scaled") else found).reshape(shape)
 
     def brain(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """An electroencephalogram of ``rate`` per second: pink noise and waves of ten a second, standardised.
+        """An electroencephalogram of ``rate`` per second: pink noise and waves of ten a second, in deviations.
 
         With four dimensions magnitudes of its Fourier transform: time, electrode, frequency.
         """
@@ -522,7 +544,7 @@ class Inputs:
         if len(shape) == 4:
             frames = [abs(transform(wave, shape[1], rate // 2 + 1)[:, : shape[3]]) for wave in waves]
             waves = np.roll(np.stack(frames, 1), spec.get("rolled", 0), -1)
-        return ((waves - waves.mean()) / waves.std()).clip(-5, 5)[None]
+        return ((waves - waves.mean()) / waves.std()).clip(-5, 5)[None] * spec.get("scale", 1)
 
     def shaken(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Channels by time of an accelerometer in g and a gyroscope: noise, and a blow or two."""
