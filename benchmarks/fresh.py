@@ -235,7 +235,7 @@ class Inputs:
     # games, robots, tables of a game's state
 
     def bits(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        return self.random.uniform(size=shape) < 0.3
+        return self.random.uniform(size=shape) < spec.get("share", 0.3)
 
     def counts(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Counts over what they are at most, or up to ``whole``; many of them zero."""
