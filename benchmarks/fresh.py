@@ -235,7 +235,7 @@ class Inputs:
     # games, robots, tables of a game's state
 
     def bits(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        return self.random.uniform(size=shape) < 0.3
+        return self.random.uniform(size=shape) < spec.get("share", 0.3)
 
     def counts(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Counts over what they are at most, or up to ``whole``; many of them zero."""
@@ -421,7 +421,7 @@ class Inputs:
 
     def series(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Random walks over time, each feature standardised, or between the ends of ``span``, of all or of each."""
-        axis = -2 if len(shape) > 2 and shape[-2] > 1 else -1
+        axis = spec.get("axis", -2 if len(shape) > 2 and shape[-2] > 1 else -1)
         walk = self.random.normal(size=shape).cumsum(axis)
         walk -= walk.mean(axis, keepdims=True)
         walk /= walk.std(axis, keepdims=True) + 1e-6
@@ -505,6 +505,19 @@ class Inputs:
         frame = transform(speech(np.random.default_rng(7), 16000, 16000), 60, size)[20 + self.index]
         found = abs(frame) if spec.get("magnitude") else np.stack([frame.real, frame.imag], -1)
         return (20 * np.log10(found) if spec.get("decibels") else found).reshape(shape)
+
+    def keyed(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Magnitudes of a short-time Fourier transform of keyed tones as Morse signs are, in noise, time by frequency.
+
+        The middle frequencies of 128 up to 1600 Hz.
+        """
+        frames, bins = shape[1:3]
+        length, unit = 64 * (frames - 1) + 256, 3200 // (12 + self.index)
+        turns = unit * self.random.choice([1, 3], (length // unit, 2), p=[0.6, 0.4])
+        tone = np.sin(2 * np.pi * self.random.uniform(500, 1100) / 3200 * np.arange(length))
+        wave = 0.3 * tone * np.concatenate([np.repeat([1, 0], pair) for pair in turns])[:length]
+        first = (129 - bins) // 2
+        return abs(transform(wave + 0.02 * self.random.normal(size=length), frames, 129))[:, first : first + bins]
 
     def notes(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Thirds of semitones from middle C upwards in two notes with overtones, the loudest 1."""
