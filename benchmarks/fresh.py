@@ -30,7 +30,7 @@ from zoo_right import Row
 
 LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
-SETS = "ABCDEFGHIJ"
+SETS = "ABCDEFGHIJK"
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
 Array = Any  # of numpy
@@ -42,7 +42,7 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B to J: models that are run once, at the end.
+    """A: models whose results may change the code; B to K: models that are run once, at the end.
 
     C was collected after B had been measured, D after C and so on, each by other makers, and all are said in the list.
     """
@@ -478,14 +478,16 @@ class Inputs:
         """Logarithms of mel bands of speech, bands by time or, ``turned``, time by bands; cepstra of ``bands`` of them.
 
         Decibels for cepstra, as librosa has them, and of which the loudest is ``decibels``; natural logarithms
-        otherwise.
+        otherwise. With ``area`` each band's triangle has an area of one, as librosa's have.
         """
         import scipy.fft
 
         count, frames = shape[-2:] if not spec.get("turned") else shape[-2:][::-1]
         rate, size, hop = spec.get("rate", 16000), spec.get("window", 512), spec.get("hop", 160)
         power = abs(transform(speech(self.random, hop * (frames - 1) + size, rate), frames, size // 2 + 1)) ** 2
-        found = np.log(power @ mel_filters(spec.get("bands", count), size // 2 + 1, rate).T + spec.get("floor", 1e-6))
+        filters = mel_filters(spec.get("bands", count), size // 2 + 1, rate)
+        filters /= filters.sum(1, keepdims=True) * rate / size if spec.get("area") else 1
+        found = np.log(power @ filters.T + spec.get("floor", 1e-6))
         decibels = found * 10 / np.log(10)
         decibels = np.maximum(decibels, decibels.max() - 80)
         if "bands" in spec:
