@@ -26,12 +26,12 @@ from ..core.low_types import low_type
 from ..core.progress import Progress, silent
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
-from ..core.verdict import DOUBTFUL, MISSED, CheckVerdict, unchecked
+from ..core.verdict import DOUBTFUL, MISSED, QUANTILE, TOLERANCES, CheckVerdict, unchecked
 from ..formats.adapters import load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import compare_outputs, sensitivity, vanishing_output
+from ..numerics.metrics.agreement import compare_outputs, quantile, rounded_inputs, vanishing_output
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
 from ..numerics.pairs import OnnxPair, Pair, make_pair
@@ -208,7 +208,7 @@ class CheckRun:
             if error > self.request.tolerance:
                 self.answer(self._verdict_on_unsteady(error))
                 return False
-            self._answer_with(sensitivity=self._error_by_rounded_inputs())
+            self._answer_with(**self._fields_on_chaos())
         if not self.verdict.missed and compared and generated and isinstance(self.pair, OnnxPair):
             self.progress("looking for values near the end of float16", 0, 0)
             usual, seconds = self.drawn.without_wide(), self.request.seconds / 4
@@ -294,13 +294,26 @@ class CheckRun:
         found = (compare_outputs(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
-    def _error_by_rounded_inputs(self) -> float | None:
-        """Check of a conversion: the error of the reference's outputs when its inputs alone are rounded to the low
-        type; None where it is within the tolerance."""
+    def _fields_on_chaos(self) -> dict[str, Any]:
+        """The fields of a check's verdict on a model that is sensitive by itself: the 90th percentile of what rounding
+        its inputs alone changes, where it is beyond the tolerance. Generated samples on which that is beyond the usual
+        tolerance too can be doubted, not missed: they say nothing of the conversion."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
-        _, found = sensitivity(self.pair.run_reference, itertools.islice(self.drawn, number), low)
-        return found if found > (self.verdict.tolerance or 0.0) else None
+        run, errors = self.pair.run_reference, dict[int, float]()
+        for index, feeds in enumerate(itertools.islice(self.drawn, number)):
+            rounded = rounded_inputs(feeds, low)
+            error = math.inf if rounded is None else self.seen.error_of(run(feeds), run(rounded))
+            if math.isfinite(error):
+                errors[index] = error
+        found = quantile(list(errors.values()), QUANTILE) if errors else 0.0
+        if found <= (self.verdict.tolerance or 0.0):
+            return {"sensitivity": None}
+        tolerance = self.request.tolerance
+        if not (self.verdict.missed and self.drawn.generated):
+            return {"sensitivity": found}
+        moved = {index for index, error in errors.items() if error > max(tolerance, TOLERANCES[low])}
+        return {"sensitivity": found, "outcome": self.seen.verdict(tolerance, generated=True, moved=moved).outcome}
 
     # -- who is to blame ----------------------------------------------------------------------------------------------
 

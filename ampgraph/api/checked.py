@@ -121,7 +121,7 @@ def drop_harmful_ranges(done: Conversion, progress: Progress) -> Conversion:
 
 def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversion:
     """For `convert` with a check: where float16 overflows on generated inputs or comes near its end, the conversion by
-    the ranges that values have on these, with a note, if no value overflows then and something is low; else ``done``.
+    the ranges that values have on these, with a note, if something is low and finite then, right or not; else ``done``.
 
     Ranges that were given, levels and policies without guards, and formats without ranges are left as they are."""
     job, options = done.job, done.options
@@ -134,7 +134,7 @@ def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversio
     job = replace(job, recipe=replace(job.recipe, range_margin=float(FAR)))
     guarded = _convert_by_ranges(job, MEASURED, time_limit(), progress)
     found = verdict_before_writing(guarded, progress)
-    if found is None or not found.passes_require or found.overflows:
+    if found is None or found.overflows or not (found.passes_require or found.inexact):
         return done
     guarded.plan.notes.append(Note("samples", "", GUARDED))
     return replace(guarded, verdict=found)

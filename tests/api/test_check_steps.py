@@ -172,6 +172,22 @@ def test_what_ranges_made_is_checked_on_as_many_samples(monkeypatch: pytest.Monk
     assert [(one.samples, one.more) for one in asked] == [(check.GENERATED, check.MORE)]
 
 
+@pytest.mark.parametrize(("then", "kept"), [
+    (RIGHT, True), (replace(MISSED, generated=True), True), (CheckVerdict("missed", math.inf, generated=True), False),
+    (CheckVerdict("not checked", reason="killed"), False), (None, False),
+])  # fmt: skip
+def test_ranges_of_generated_inputs_are_kept_where_nothing_overflows(
+    monkeypatch: pytest.MonkeyPatch, then: CheckVerdict | None, kept: bool
+) -> None:
+    """What is finite then and still too far off is tried with more in float32."""
+    monkeypatch.setattr(checked, "verdict_before_writing", lambda *_, **__: then)
+    model = parse("g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  y = MatMul (a, w) }", w=(8, 8))
+    done = convert_in_memory(Job(model, Recipe(), checking=Checking("auto")), silent)
+    done = replace(done, verdict=CheckVerdict("missed", math.inf, 1e-2, samples=6, generated=True))
+    got = checked.guard_by_generated_ranges(done, silent)
+    assert (got is not done) == kept == (got.verdict is then)
+
+
 def found(outcome: str, worst: float, critical: float = 0.0, samples: int = 24) -> CheckVerdict:
     return CheckVerdict(
         outcome, worst, 1e-2, samples, generated=True, relative=True, worst=worst, critical=critical, exceeded=0

@@ -449,8 +449,8 @@ def sensitivity(
     """
     outputs: dict[str, Agreement] = {}
     for feeds in samples:
-        rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
-        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_is_finite, rounded.values())):
+        rounded = rounded_inputs(feeds, dtype)
+        if rounded is None:
             continue
         found = run(rounded)
         for name, value in run(feeds).items():
@@ -458,6 +458,14 @@ def sensitivity(
     floating = [output for output in outputs.values() if output.floating and output.compared]
     worst = max(floating, key=lambda output: output.p90, default=None)
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
+
+
+def rounded_inputs(feeds: dict[str, Result], dtype: str) -> dict[str, Result] | None:
+    """For the sensitivity of a model: its inputs rounded to a low type; None where that changes the kind of none, or
+    makes one infinite."""
+    rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
+    same = all(rounded[name] is feeds[name] for name in feeds)
+    return None if same or not all(map(_is_finite, rounded.values())) else rounded
 
 
 def _round_to(value: Result, dtype: str) -> Result:

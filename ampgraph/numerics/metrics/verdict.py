@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -139,15 +139,16 @@ class Compared:
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 
-    def verdict(self, tolerance: float, generated: bool) -> CheckVerdict:
+    def verdict(self, tolerance: float, generated: bool, moved: Collection[int] = ()) -> CheckVerdict:
         """The verdict on all samples: right, doubtful or missed, and by how much at which output; unchecked where the
-        reference gives nothing finite. ``generated``: whether the samples are: with ``numbers_first`` half decide."""
+        reference gives nothing finite. ``generated``: whether the samples are: with ``numbers_first`` half decide.
+        ``moved``: those on which the reference itself moves as far by a rounding: such a one may be doubted alone."""
         lenient = generated and self.numbers_first
         scored = [output for output in self._judged if not output.mute]
         scored += [output for output in self._must_be_finite if output.nonfinite_mismatches and output not in scored]
         if not scored:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
-        missed = [output for output in scored if _misses(output, tolerance, lenient)]
+        missed = [output for output in scored if _misses(output, tolerance, lenient, moved)]
         doubted = [output for output in scored if lenient and _is_doubtful(output, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
@@ -195,16 +196,17 @@ def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: 
     return compared and all(output.within(tolerance) for output in outputs)
 
 
-def _misses(output: Agreement, tolerance: float, lenient: bool) -> bool:
+def _misses(output: Agreement, tolerance: float, lenient: bool, moved: Collection[int]) -> bool:
     """For the verdict: whether an output misses the tolerance, or is not finite where it should be. ``lenient``: as for
-    generated samples, only if half of them miss (all of fewer than `SIX`, one alone by far)."""
+    generated samples, only if half of them miss (all of fewer than `SIX`, one alone by far), of which no sample is
+    counted that the reference moves on by itself (``moved``) or that has nothing of what the output tells."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
     needed = len(errors) / 2 if len(errors) >= SIX else max(len(errors), 1)
     limit = FAR * tolerance if len(errors) == 1 else tolerance  # one alone is no half of others
-    found = zip(errors, output.informative([each.absent for each in output.judged]), strict=True)
-    return sum(error > limit and not absent for error, absent in found) >= needed
+    untold = output.informative([each.absent or number in moved for number, each in enumerate(output.judged)])
+    return sum(error > limit and not none for error, none in zip(errors, untold, strict=True)) >= needed
 
 
 def _is_doubtful(output: Agreement, tolerance: float) -> bool:
@@ -224,7 +226,8 @@ def _critical_error(output: Agreement) -> tuple[float, bool]:
     Of probabilities that is a tie of classes, of numbers the smallest answer of `SIX` samples or more (at least
     `SCALE_SHARE` of the output's scale), as far off as answers below the scale are: medians both. Not less than the
     error of any sample whose answer is small."""
-    scale, ties = output.scale, [one.tie for one in output.judged if one.tie]
+    scale, tied = output.scale, [one for one in output.judged if one.tie]
+    ties = [one.tie for one in tied if not one.absent] or [one.tie for one in tied]
     told = [(one, e) for one, e in zip(output.judged, output.held_errors, strict=False) if _is_told(one)]
     below = [one for one, _ in told if one.size <= scale]
     found = [(e, False) for one, e in told if one.size < SMALL * scale]
