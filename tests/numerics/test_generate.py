@@ -579,6 +579,18 @@ def test_sides_of_a_square_picture_are_learnt_together() -> None:
     assert last == (1, *side[2:], 3)
 
 
+@pytest.mark.parametrize(("text", "weights", "shape"), [
+    # a side: 256 / 8 = 32, where 40 are wanted
+    ("(float[N, 3, h, w] x) => (float[1, 2, 2, 40, 40] y) { p = Conv <strides = [8, 8]> (x, k)  y = Reshape (p, s) }",
+     {"k": np.ones((4, 3, 8, 8), np.float32), "s": np.array([1, 2, 2, 40, 40])}, (1, 3, 320, 320)),
+    ("(float[n] x) => (float[280, 280, 4] y) { y = Reshape (x, s) }", {"s": np.array([280, 280, 4])}, (313_600,)),
+    ("(float[1, t, 8] x, float[1, t] m) => (float[r, c] y) { u = Unsqueeze (m, a) z = Mul (x, u) y = Reshape (z, s) }",
+     {"s": np.array([200, 4]), "a": np.array([2])}, (1, 100, 8)),
+])  # fmt: skip
+def test_sizes_that_a_reshape_wants_are_learnt(text: str, weights: dict[str, Any], shape: tuple[int, ...]) -> None:
+    assert shapes(f"g {text}", weights)["x"] == shape
+
+
 def test_a_size_reaches_the_last_part_that_is_taken() -> None:
     """A part that begins behind the end is empty: a mean of it is anything."""
     parts = " ".join(

@@ -485,9 +485,11 @@ TRIALS = 48  # runs that fail early, mostly
 LARGEST, ROWS = 4096, 64  # of a size, and of one in front
 SECONDS = 60.0  # for all of them
 MARGINS = (1, 1.02, 1.05, 1.08, 1.12, 1.16, 1.2, 1.25, 1.3, 1.4)  # of the sides of a picture
+RESHAPED = 1 << 22  # of a size by the shapes of a Reshape
 COMMON = (32, 1, 2, 8, 16, 48, 224, 256, 80, 128, 512, 640)  # tried where no number in a message helps
 
 _SOURCE = re.compile(r"\S*\.(?:h|cc|cpp|cu)\b\S*|0x[0-9a-fA-F]+|'[^']*'")
+_RESHAPED = re.compile(r"Input shape:\{([\d,]+)\}, requested shape:\{([\d,]+)\}")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 
 
@@ -529,7 +531,8 @@ def sizes_that_run(
 
 def propose_sizes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
     """Sizes of generated samples to try after a run failed with ``message``, likeliest first, each as new sizes by
-    place: one place changed to a number of the message, or in the ratio of two of them; then to one of ``hints``.
+    place: one place changed as many times as a Reshape wants more elements, to a number of the message, or in the ratio
+    of two of them; then to one of ``hints``.
 
     ``places``: the sizes of that run. Inner axes come before the first ones (rows), of which all change together
     before single ones, as inputs of one batch."""
@@ -542,6 +545,7 @@ def propose_sizes(message: str, places: Learnt, hints: Sequence[int] = ()) -> It
         if some is rows and len(rows) > 1:
             yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
         yield from _square_sizes(some, numbers)
+        yield from _sizes_as_reshaped(some, said)
         for propose in (_numbers_beside, _smaller_in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
@@ -561,19 +565,35 @@ def _smaller_in_ratio(size: int, numbers: list[int]) -> list[int]:
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 
 
+def _sizes_as_reshaped(places: Learnt, said: str) -> Iterator[dict[Place, int]]:
+    """Sizes of generated samples: places of one size together, then each by itself, as many times as large as a Reshape
+    wants more elements than it has."""
+    for shapes in _RESHAPED.findall(said):
+        got, wanted = (math.prod(map(int, shape.split(","))) for shape in shapes)
+        sizes = {place: size * wanted // got for place, size in places.items() if got and not size * wanted % got}
+        sizes = {place: size for place, size in sizes.items() if 0 < size <= RESHAPED}
+        for size in dict.fromkeys(sizes.values()):
+            yield {place: size for place in sizes if sizes[place] == size}
+        yield from ({place: size} for place, size in sizes.items())
+
+
 def _square_sizes(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
-    """Sizes of generated samples: both sides of square pictures, such that their area is in the ratio of two numbers of
-    a message, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
+    """Sizes of generated samples: both sides of square pictures, such that they are in the ratio of two numbers of a
+    message, of which one is a whole part of a side and the other neither half nor twice as large; then such that their
+    area is in the ratio of two, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
     sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
     largest = sorted(set(numbers), reverse=True)
     for one, other in (pair for pair in sides if places[pair[0]] == places[pair[1]] >= EDGE):
-        counts = [
-            (got, wanted) for got, wanted in itertools.combinations(largest, 2) if got > places[one] and wanted > 0
-        ]
+        side = places[one]
+        parts = [(got, wanted) for got, wanted in itertools.permutations(numbers, 2) if 1 < got < side]
+        for got, wanted in parts:
+            if got < 2 * wanted < 4 * got and not side % got:
+                yield dict.fromkeys((one, other), side // got * wanted)
+        counts = [(got, wanted) for got, wanted in itertools.combinations(largest, 2) if got > side and wanted > 0]
         for got, wanted in counts:  # of elements, more than a side has
-            least = places[one] * math.sqrt(wanted / got)
+            least = side * math.sqrt(wanted / got)
             lengths = [int(least * more) for more in MARGINS]
-            yield from ({one: side, other: side} for side in lengths if side >= EDGE)
+            yield from ({one: length, other: length} for length in lengths if length >= EDGE)
 
 
 def _failed_place(message: str) -> str:
