@@ -603,6 +603,21 @@ def test_a_size_reaches_the_last_part_that_is_taken() -> None:
     assert shapes(text, {**near, "axis": np.array([1])})["x"] == (1, 16, 3)
 
 
+def test_a_number_that_multiplies_a_size_is_one() -> None:
+    text = """g (float[1, 3, h, w] x, int64 times) => (float[1, 3, a, b] y) {
+      s = Shape (x)  q = Slice (s, two, four)  n = Mul (q, times)  t = Concat <axis = 0> (front, n)
+      y = Resize <mode = "nearest"> (x, , , t) }"""
+    weights = {"two": np.array([2]), "four": np.array([4]), "front": np.array([1, 3])}
+    assert all(one["times"] == 1 for one in generated(text, weights, count=3))
+
+
+@pytest.mark.parametrize(("mean", "reached"), [(40.0, 100), (0.5, 6)])
+def test_a_mean_that_is_taken_off_tells_pictures_of_bytes(mean: float, reached: float) -> None:
+    text = "g (float[1, 1, 32, 32] x) => (float[1, 2, 30, 30] y) { c = Sub (x, mean)  y = Conv (c, k) }"
+    found = generated(text, {"mean": np.float32([[[[mean]]]]), "k": np.ones((2, 1, 3, 3), np.float32)}, count=3)
+    assert (max(one["x"].max() for one in found) > reached) == (mean > 1)
+
+
 def test_a_picture_of_one_channel_and_a_step_of_time() -> None:
     text = """g (float[1, 64, 64] x, float[1] dt) => (float[1, 2, 62, 62] y) {
       u = Unsqueeze (x, axis)  r = Reshape (u, shape)  c = Conv (r, k)  y = Mul (c, dt) }"""

@@ -233,6 +233,7 @@ SPECTRA = ("mel", "spec", "audio")  # in the names of what has bands of frequenc
 BANDS = 32  # at least
 SCALES = (1.0, 4.0, 1 / 16)  # of plain numbers, by sample
 FAINT = 0.1  # a first product whose weights are so small takes numbers of 0 to 255
+SHIFT = 8  # means of pictures of 0 to 1 are one at most, and normalised ones have none
 TOLD = 6  # operators from an input to the first that tells
 WAVES, PERIOD = 32, 64  # rows of a product that are looked at, and how long a wave is at least
 PEAK, PURE = 5, 0.8  # frequencies in which a wave under a window has its power, and how much of it
@@ -338,12 +339,13 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
 
 
 def _scales_far(flow: Dataflow, op: Op, value: int) -> bool:
-    """Generated inputs: whether an operator scales or shifts ``value`` by stored numbers whose largest is 64 or more,
-    or 1/64 or less, as models do with pixels."""
+    """Generated inputs: whether an operator scales ``value`` by stored numbers whose largest is 64 or more, or 1/64 or
+    less, or shifts it by `SHIFT` or more, as models do with pixels."""
     factors = _stored_numbers(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
     if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
         return False
-    return not 1 / 64 < float(np.abs(np.asarray(factors, np.float64)).max()) < 64
+    largest = float(np.abs(np.asarray(factors, np.float64)).max())
+    return not 1 / 64 < largest < 64 if has(op.role, "scalings") else largest >= SHIFT
 
 
 def _product_gain(flow: Dataflow, op: Op) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.walk import Crossings
+from ...core.walk import Crossings, upstream
 from ...oplists.traits import has, traits
 
 VERY_NEGATIVE = -1e3
@@ -164,6 +164,8 @@ class InputReader:
         if other is None:
             if role == "Add" and self._is_added_mask(op, op.inputs[1 - index], source):
                 found.masks = found.added = True
+            elif role == "Mul" and index < 2 and self._is_size(op.inputs[1 - index], source):
+                found.size = found.size or op.kind
             return []
         low, high = float(other.min()), float(other.max())
         if role == "Equal":
@@ -187,6 +189,13 @@ class InputReader:
             return [_Followed(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
         low, high = (-high, -low) if role == "Sub" else (low, high)
         return [_Followed(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
+
+    def _is_size(self, value: int, source: int) -> bool:
+        """Generated inputs: whether a value that multiplies a whole ``source`` is a size of some tensor's shape."""
+        if not self.flow.values[source].dtype.startswith("int"):
+            return False
+        before = upstream(self.flow, [value], lambda op: op.inputs[:1] if has(op.role, "passes_on") else ())
+        return any(op.role == "Shape" for op in before)
 
     def _constant_numbers(self, value: int) -> Array | None:
         """Generated inputs: the numbers of a constant, float64 with 1e38 for infinity, through moves and from a Range
