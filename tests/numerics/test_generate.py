@@ -611,11 +611,16 @@ def test_a_number_that_multiplies_a_size_is_one() -> None:
     assert all(one["times"] == 1 for one in generated(text, weights, count=3))
 
 
-@pytest.mark.parametrize(("mean", "reached"), [(40.0, 100), (0.5, 6)])
-def test_a_mean_that_is_taken_off_tells_pictures_of_bytes(mean: float, reached: float) -> None:
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("mean", [40.0, 0.5])
+def test_a_mean_that_is_taken_off_tells_pictures_of_bytes(mean: float, listed: bool) -> None:
+    """Also where the file lists all that it stores as inputs."""
     text = "g (float[1, 1, 32, 32] x) => (float[1, 2, 30, 30] y) { c = Sub (x, mean)  y = Conv (c, k) }"
-    found = generated(text, {"mean": np.float32([[[[mean]]]]), "k": np.ones((2, 1, 3, 3), np.float32)}, count=3)
-    assert (max(one["x"].max() for one in found) > reached) == (mean > 1)
+    weights = {"mean": np.float32([[[[mean]]]]), "k": np.ones((2, 1, 3, 3), np.float32)}
+    model = parse(text, **weights)
+    for name, array in weights.items() if listed else ():
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape))
+    assert (max(one["x"].max() for one in load_samples(model, count=3)) > 100) == (mean > 1)
 
 
 def test_a_picture_of_one_channel_and_a_step_of_time() -> None:

@@ -363,7 +363,7 @@ def _product_gain(flow: Dataflow, op: Op) -> float | None:
 def _stored_numbers(flow: Dataflow, value: int, most: int) -> Array | None:
     """Generated inputs: the numbers of a stored tensor of 1 to ``most`` elements; None for any other value."""
     item = flow.values[value] if value != NONE else None
-    if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
+    if item is None or not (item.weight or item.default) or not 0 < flow.weights.size(item) <= most:
         return None
     return flow.weights.array(item, most)
 
