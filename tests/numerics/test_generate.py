@@ -616,10 +616,9 @@ def test_a_number_that_multiplies_a_size_is_one() -> None:
 def test_a_mean_that_is_taken_off_tells_pictures_of_bytes(mean: float, listed: bool) -> None:
     """Also where the file lists all that it stores as inputs."""
     text = "g (float[1, 1, 32, 32] x) => (float[1, 2, 30, 30] y) { c = Sub (x, mean)  y = Conv (c, k) }"
-    weights = {"mean": np.float32([[[[mean]]]]), "k": np.ones((2, 1, 3, 3), np.float32)}
-    model = parse(text, **weights)
-    for name, array in weights.items() if listed else ():
-        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape))
+    model = parse(text, mean=np.full((1, 1, 1, 1), mean, np.float32), k=np.ones((2, 1, 3, 3), np.float32))
+    for stored in model.graph.initializer if listed else ():
+        model.graph.input.append(helper.make_tensor_value_info(stored.name, TensorProto.FLOAT, stored.dims))
     assert (max(one["x"].max() for one in load_samples(model, count=3)) > 100) == (mean > 1)
 
 
