@@ -31,7 +31,7 @@ from ..formats.adapters import load_onnx
 from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import compare_outputs, quantile, rounded_inputs, vanishing_output
+from ..numerics.metrics.agreement import compare_outputs, quantile, runs_on_rounded_inputs, vanishing_output
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
 from ..numerics.pairs import OnnxPair, Pair, make_pair
@@ -300,19 +300,16 @@ class CheckRun:
         tolerance too can be doubted, not missed: they say nothing of the conversion."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
-        run, errors = self.pair.run_reference, dict[int, float]()
-        for index, feeds in enumerate(itertools.islice(self.drawn, number)):
-            rounded = rounded_inputs(feeds, low)
-            error = math.inf if rounded is None else self.seen.error_of(run(feeds), run(rounded))
-            if math.isfinite(error):
-                errors[index] = error
-        found = quantile(list(errors.values()), QUANTILE) if errors else 0.0
-        if found <= (self.verdict.tolerance or 0.0):
+        runs = runs_on_rounded_inputs(self.pair.run_reference, itertools.islice(self.drawn, number), low)
+        errors = {place: self.seen.error_of(expected, found) for place, expected, found in runs}
+        errors = {place: error for place, error in errors.items() if math.isfinite(error)}
+        found, tolerance = quantile(list(errors.values()), QUANTILE) if errors else 0.0, self.request.tolerance
+        if found <= tolerance:
             return {"sensitivity": None}
-        tolerance = self.request.tolerance
+        found *= (self.verdict.tolerance or tolerance) / tolerance  # in units of the part that decides
         if not (self.verdict.missed and self.drawn.generated):
             return {"sensitivity": found}
-        moved = {index for index, error in errors.items() if error > max(tolerance, TOLERANCES[low])}
+        moved = {place for place, error in errors.items() if error > max(tolerance, TOLERANCES[low])}
         return {"sensitivity": found, "outcome": self.seen.verdict(tolerance, generated=True, moved=moved).outcome}
 
     # -- who is to blame ----------------------------------------------------------------------------------------------

@@ -121,7 +121,8 @@ def drop_harmful_ranges(done: Conversion, progress: Progress) -> Conversion:
 
 def guard_by_generated_ranges(done: Conversion, progress: Progress) -> Conversion:
     """For `convert` with a check: where float16 overflows on generated inputs or comes near its end, the conversion by
-    the ranges that values have on these, with a note, if something is low and finite then, right or not; else ``done``.
+    the ranges that values have on these, with a note, if something is low and no value overflows then, even where the
+    error is too large, for which more is tried (`hold_some`); else ``done``.
 
     Ranges that were given, levels and policies without guards, and formats without ranges are left as they are."""
     job, options = done.job, done.options

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import check, check_run, checked
 from ampgraph.api.calibrate import Measuring
-from ampgraph.api.check_run import Request, near_the_limit
+from ampgraph.api.check_run import CheckRun, Request, near_the_limit
 from ampgraph.api.steps import Conversion, Job, convert_in_memory
 from ampgraph.api.tune import Bench
 from ampgraph.core.pass_ import Change
+from ampgraph.core.progress import silent
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import SIMULATED, CheckVerdict
 from ampgraph.formats.onnx.graph import OnnxGraph
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.samples import Samples, load_samples
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, compare_outputs, vanishing_output
 from ampgraph.numerics.metrics.metric import EDGES, own_metric
@@ -1005,6 +1007,19 @@ def test_verify_and_tune_name_it(chaotic_path, monkeypatch):
     chosen = next(point for point in tuned.candidates if point.chosen)
     whole = next(point for point in tuned.candidates if point.step == "all in float32")
     assert tuned.patterns and any(re.search(SAID, n) for n in tuned.notes) == (chosen.promoted == whole.promoted)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_a_model_moves_by_is_said_in_units_of_the_tolerance(times):
+    """Which is three times as large where a part of an output decides; what the whole is held to is not."""
+    close = 1 + 2.0**-12  # float16 rounds it to one
+    run = lambda feeds: {"y": np.full(4, 1 + 0.02 * (feeds["x"][0] - 1) / (close - 1))}  # noqa: E731
+    drawn = Samples(True, (), 6, lambda: iter([{"x": np.full(1, close, np.float32)}] * 6))
+    pair: Any = SimpleNamespace(low=("float16",), run_reference=run)
+    request, seen = Request("", "", None, 6, {}, 1e-2, 10.0), watched([1.5e-2] * 6)
+    verdict = replace(seen.verdict(1e-2, generated=True), tolerance=times * 1e-2)
+    found = CheckRun(request, pair, drawn, "", print, math.inf, seen, silent, verdict)._fields_on_chaos()
+    assert found == {"sensitivity": pytest.approx(times * 0.02, rel=0.05), "outcome": "doubtful"}
 
 
 @pytest.mark.usefixtures("check_here")

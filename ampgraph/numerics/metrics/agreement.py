@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeVar
@@ -448,24 +448,24 @@ def sensitivity(
     ``run`` runs the float32 model. Samples without a floating input, or with one beyond ``dtype``, tell nothing.
     """
     outputs: dict[str, Agreement] = {}
-    for feeds in samples:
-        rounded = rounded_inputs(feeds, dtype)
-        if rounded is None:
-            continue
-        found = run(rounded)
-        for name, value in run(feeds).items():
+    for _, expected, found in runs_on_rounded_inputs(run, samples, dtype):
+        for name, value in expected.items():
             outputs.setdefault(name, Agreement(name)).add(compare_outputs(value, found[name]))
     floating = [output for output in outputs.values() if output.floating and output.compared]
     worst = max(floating, key=lambda output: output.p90, default=None)
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
 
 
-def rounded_inputs(feeds: dict[str, Result], dtype: str) -> dict[str, Result] | None:
-    """For the sensitivity of a model: its inputs rounded to a low type; None where that changes the kind of none, or
-    makes one infinite."""
-    rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
-    same = all(rounded[name] is feeds[name] for name in feeds)
-    return None if same or not all(map(_is_finite, rounded.values())) else rounded
+def runs_on_rounded_inputs(
+    run: Callable[[dict[str, Result]], Mapping[str, Result]], samples: Iterable[dict[str, Result]], dtype: str
+) -> Iterator[tuple[int, Mapping[str, Result], Mapping[str, Result]]]:
+    """For the sensitivity of a model: the place of each sample that tells something, with the outputs on its inputs as
+    they are and rounded to ``dtype``. ``run``: runs the float32 model. The others tell nothing, as in `sensitivity`."""
+    for place, feeds in enumerate(samples):
+        rounded = {name: _round_to(value, dtype) for name, value in feeds.items()}
+        same = all(rounded[name] is feeds[name] for name in feeds)
+        if not same and all(map(_is_finite, rounded.values())):
+            yield place, run(feeds), run(rounded)
 
 
 def _round_to(value: Result, dtype: str) -> Result:
